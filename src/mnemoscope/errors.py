@@ -144,7 +144,7 @@ class AtlasDamaged(AtlasError):
 
 
 class AtlasTooNew(AtlasError):
-    """Written by a newer schema than this package reads."""
+    """Of another schema, or mined by other rules, than this package's."""
 
 
 class AtlasExists(AtlasError):

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from mnemoscope.atlas import Atlas
 from mnemoscope.errors import MemoryIdError
 from mnemoscope.foundation.memory_names import MemoryId
-from mnemoscope.foundation.options.model_options import is_path
 
 if TYPE_CHECKING:
     from mnemoscope.models import LanguageModel
@@ -55,10 +54,8 @@ def _look_up(model: "str | LanguageModel | Atlas", layer: int) -> tuple[str, str
         mined = model.manifest.model
         rows = [row for row in FAMILIES if row.name == mined.family]
         path = f"{rows[0].blocks}.{layer}.{rows[0].down}" if rows else None
-        spec, stored = mined.spec or "", model.manifest["model"]
-        hub = stored.get("hub") if "hub" in stored or is_path(str(stored.get("spec"))) or ":" in spec else spec
-        whole = not model.manifest.plan.get("adapter") and "+" not in spec
-        return spec, hub if hub and whole else "", path, tuple(mined.sizes.memories)
+        hub = "" if model.manifest.plan.get("adapter") else mined.hub or ""
+        return mined.spec, hub, path, tuple(mined.sizes.memories)
     from mnemoscope.models import load_model
 
     loaded = load_model(model) if isinstance(model, str) else model

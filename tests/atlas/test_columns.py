@@ -13,7 +13,7 @@ from support.handbuilt_atlas import build_atlas
 
 DECLARED = """
     memory int32
-    entropy float32? form=number unit=nats since=2 | of the softmax
+    entropy float32? form=number unit=nats | of the softmax
         of the scores
     rank,other_rank int16 form=rank label="token's rank"
     tokens [int32] of_head lengths_as=scores | best first
@@ -24,9 +24,9 @@ DECLARED = """
 def test_a_line_declares_a_column_or_several() -> None:
     memory, entropy, rank, other, tokens, scores = parse_columns(DECLARED)
     assert memory.field == pa.field("memory", pa.int32(), nullable=False)
-    assert (memory.label, memory.form, memory.about, memory.since) == ("memory", None, "", 1)
+    assert (memory.label, memory.form, memory.about) == ("memory", None, "")
     assert entropy.field == pa.field("entropy", pa.float32(), nullable=True)
-    assert entropy.about == "of the softmax of the scores; in nats; null in files from before schema 2"
+    assert entropy.about == "of the softmax of the scores; in nats"
     assert (rank.name, other.name, rank.label, other.label) == ("rank", "other_rank", "token's rank", "token's rank")
     assert (tokens.type, tokens.of_head, tokens.lengths_as) == ("list of int32", True, ("scores",))
     assert (entropy.type, scores.type) == ("float32?", "list of float32")

@@ -9,54 +9,63 @@ from mnemoscope.atlas.form import form_faults, short, unwritable
 from support.handbuilt_atlas import manifest
 
 COUNT, ROWS = "a whole number from 0 on", "a whole number from 1 to 16,777,216"
-SIZE, NAME = "a whole number from 0 on, or null", "text or null"
+NAME = "text or null"
 LAYERS = "a list of layers from 0 to 1, in order"
 EXPERTS = "one entry per layer whose memories add up to model.sizes.memories"
 FORM_OF_EXPERTS = 'a list of null or an object such as {"routed": 8, "memories": 64, "shared": []} for each layer'
 IN_ALL = "a list of one number per layer, 268,435,456 in all at most"
-PART, OVERLAP = 'an object such as {"index": 1, "of": 2}', "an object of sentences, of and share"
+PART = 'an object such as {"index": 1, "of": 2}'
+EXCLUDED = "an object of length_one and length_two, whole numbers from 0 on"
+PROJECTIONS = "an object of texts of values, votes and streams"
 
 RIGHT: list[tuple[str, Any]] = [
-    ("model.fingerprint", ""), ("model.spec", None), ("model.spec", "gpt2"), ("model.head", "linear"),
-    ("model.sizes.vocabulary", 1), ("model.sizes.vocabulary", 2**24), ("model.sizes.layers", None),
+    ("model.fingerprint", ""), ("model.hub", None), ("model.hub", "gpt2"), ("model.head", "linear"),
+    ("model.sizes.vocabulary", 1), ("model.sizes.vocabulary", 2**24),
     ("model.sizes.layers", 0), ("model.sizes.memories", [1, 2**24]), ("model.sizes.memories", [2**24] * 16),
     ("model.sizes.experts", None), ("model.sizes.experts", [None, {"routed": 1, "memories": 4, "shared": []}]),
     ("model.sizes.experts", [{"routed": 1, "memories": 2, "shared": [2]}, {"routed": 2, "memories": 1, "shared": [2]}]),
     ("model.sizes.experts", [{"routed": 4, "memories": 0, "shared": [1, 3]}, None]),
-    ("model.beginning", {"token": 0, "kind": "own"}), ("model.beginning", {"token": None}), ("model.beginning", {}),
-    ("model.layer_blocks", [0, 2]), ("model.other_blocks", {"1": "a convolution"}), ("model.proof", None),
-    ("model.proof", {"residual": 1e-6, "values": None, "keys": 0}), ("corpus.counts", {"documents": 0}),
-    ("corpus.counts", {"windows": "many"}), ("corpus.held_out_share", 0), ("corpus.held_out_share", 1),
-    ("corpus.overlap", None), ("corpus.overlap", {"sentences": 1, "of": 2, "share": 1.5}), ("plan", {}),
+    ("model.beginning", {"token": 0, "kind": "own"}), ("model.beginning", {"token": None, "kind": "none"}),
+    ("model.layer_blocks", [0, 2]), ("model.other_blocks", {"1": "a convolution"}), ("model.proof", {}),
+    ("model.proof", {"residual": 1e-6, "values": None, "keys": 0}), ("corpus.counts.documents", 0),
+    ("corpus.counts.windows", "many"), ("corpus.held_out_share", 0), ("corpus.held_out_share", 1),
+    ("corpus.overlap", {"sentences": 1, "of": 2, "share": 1.5}),
     ("plan", {"seed": 0, "triggers": 0}), ("layers", [1]), ("part", {"index": 1, "of": 1}),
-    ("part", {"index": 2, "of": 2**24}), ("part", {"index": 2, "of": 2}), ("questions", {}),
-    ("questions", {"prefixes": 0, "removals_per_layer": "all", "removals_excluded": {"short": 0}}),
-    ("questions", {"removals_per_layer": 0}), ("projections", {"values": "gain"}), ("out_of_memory_batches", []),
+    ("part", {"index": 2, "of": 2**24}), ("part", {"index": 2, "of": 2}),
+    ("questions.removals_per_layer", "all"), ("questions.removals_excluded.short", 0),
+    ("questions.removals_per_layer", 0), ("projections.more", "gain"), ("out_of_memory_batches", []),
     ("package", "0.1"), ("files", {"tokens.parquet": {"bytes": 0, "sha256": "0" * 64}}), ("of another version", [1]),
 ]  # fmt: skip
 WRONG: list[tuple[str, Any, str]] = [
-    ("model.fingerprint", None, "text"), ("model.fingerprint", 1, "text"), ("model.spec", 1, NAME),
+    ("model.fingerprint", None, "text"), ("model.fingerprint", 1, "text"), ("model.spec", None, "text"),
+    ("model.hub", 1, NAME),
     ("model.sizes.vocabulary", 0, ROWS), ("model.sizes.vocabulary", 2**24 + 1, ROWS),
-    ("model.sizes.vocabulary", True, ROWS), ("model.sizes.vocabulary", 1.0, ROWS), ("model.sizes.layers", -1, SIZE),
+    ("model.sizes.vocabulary", True, ROWS), ("model.sizes.vocabulary", 1.0, ROWS), ("model.sizes.layers", -1, COUNT),
     ("model.sizes.memories", {}, "a list"), ("model.sizes.experts", {}, FORM_OF_EXPERTS),
-    ("model.beginning", None, "an object"), ("model.beginning.token", -1, SIZE), ("model.beginning.kind", 1, "text"),
+    ("model.beginning", None, "an object"), ("model.beginning.token", -1, f"{COUNT}, or null"),
+    ("model.beginning.kind", 1, "text"),
     ("model.layer_blocks", [0, -1], "a list of whole numbers from 0 on"),
     ("model.layer_blocks", 1, "a list of whole numbers from 0 on"),
     ("model.other_blocks", {"one": "x"}, "an object of texts by the number of a block"),
     ("model.other_blocks", {"1": 1}, "an object of texts by the number of a block"),
     ("model.other_blocks", {"9" * 10: "x"}, "an object of texts by the number of a block"),
-    ("model.proof", {"a": "b"}, "an object of numbers"), ("model.proof", {"a": True}, "an object of numbers"),
+    ("model.proof", None, "an object of numbers"), ("model.proof", {"a": "b"}, "an object of numbers"),
+    ("model.proof", {"a": True}, "an object of numbers"),
     ("corpus.counts", None, "an object"), ("corpus.counts.documents", -1, COUNT),
     ("corpus.held_out_share", -0.5, "a share from 0 to 1"), ("corpus.held_out_share", 1.5, "a share from 0 to 1"),
-    ("corpus.held_out_share", False, "a share from 0 to 1"), ("corpus.overlap", {"sentences": 1, "of": 2}, OVERLAP),
-    ("corpus.overlap", 1, OVERLAP), ("corpus.overlap.share", -0.5, "a number from 0 on"),
+    ("corpus.held_out_share", False, "a share from 0 to 1"), ("corpus.overlap", 1, "an object"),
+    ("corpus.overlap.share", -0.5, "a number from 0 on"),
     ("corpus.overlap.of", 0.5, COUNT), ("plan.seed", -1, COUNT), ("plan.triggers", "50", COUNT),
+    ("corpus.counts.sentences", None, COUNT), ("plan.seed", None, COUNT), ("schema", 3, "4"), ("schema", 4.0, "4"),
     ("part", None, PART), ("part", {"index": 1}, PART), ("part", {"index": 0, "of": 1}, PART),
     ("part", {"index": 2, "of": 1}, PART), ("part", {"index": 1, "of": 0}, PART),
     ("part", {"index": 1, "of": 2**24 + 1}, PART), ("part", {"index": True, "of": 1}, PART), ("part", 1, PART),
     ("questions.prefixes", -1, COUNT), ("questions.removals_per_layer", "some", 'a whole number, or "all"'),
-    ("questions.removals_excluded", {"a": -1}, "an object of whole numbers from 0 on"),
-    ("projections", {"a": 1}, "an object of texts"), ("out_of_memory_batches", {}, "a list"),
+    ("questions.removals_excluded", {"length_one": 1}, EXCLUDED),
+    ("questions.removals_excluded", {"length_one": 1, "length_two": -1}, EXCLUDED),
+    ("projections", {"values": "gain"}, PROJECTIONS),
+    ("projections", dict.fromkeys(("values", "votes", "streams"), 1), PROJECTIONS),
+    ("out_of_memory_batches", {}, "a list"),
     ("layers", [], LAYERS), ("layers", [1, 0], LAYERS), ("layers", [0, 0], LAYERS), ("layers", [2], LAYERS),
     ("layers", [0, True], LAYERS), ("layers", 0, "a list"), ("model.sizes.memories", [], IN_ALL),
     ("model.sizes.memories", [2**24] * 16 + [1], IN_ALL), ("model.sizes.experts", [None], EXPERTS),
@@ -72,11 +81,7 @@ NO_NUMBERINGS: list[Any] = [
 
 def changed(path: str, value: Any) -> dict[str, Any]:
     """The manifest of the hand-built atlas with another entry; entries with no name of a record are set whole."""
-    whole: dict[str, Any] = json.loads(json.dumps(manifest(files={}, schema=2)))
-    for parent in ("model.beginning", "corpus.overlap", "questions"):
-        if path.startswith(f"{parent}."):
-            filled = {"corpus.overlap": {"sentences": 1, "of": 2, "share": 0.5}}
-            _set(whole, parent, filled.get(parent, {}))
+    whole: dict[str, Any] = json.loads(json.dumps(manifest()))
     _set(whole, path, value)
     return whole
 
@@ -178,7 +183,7 @@ def test_numbers_have_64_bits_and_texts_are_utf8(value: Any, said: str | None) -
 
 def test_what_is_wrong_is_told_in_its_own_letters() -> None:
     (said,) = form_faults(changed("model.head", ["caf\u00e9"]))
-    assert said == f'the manifest\'s model.head is ["caf\u00e9"], not {NAME}'
+    assert said == 'the manifest\'s model.head is ["caf\u00e9"], not text'
 
 
 def test_a_long_value_is_shortened_to_sixty_characters() -> None:

@@ -10,6 +10,7 @@ import pytest
 from mnemoscope.atlas import verify
 from mnemoscope.atlas.folder import occupancy
 from mnemoscope.atlas.manifest import begin, read_manifest, seal, unfinished_plan, work_of
+from mnemoscope.atlas.schema import SCHEMA_VERSION
 from mnemoscope.errors import AtlasDamaged, AtlasNotFound, AtlasUnfinished
 from support.handbuilt_atlas import build_atlas, manifest, seal_as_is, write_tables
 
@@ -45,7 +46,7 @@ def test_stopped_between_the_hash_and_the_manifest_it_is_unfinished(tmp_path: Pa
 
 def test_the_manifest_lists_every_mined_table_and_a_part_s_state(tmp_path: Path) -> None:
     whole = read_manifest(build_atlas(tmp_path / "a"))
-    assert whole["schema"] == 3
+    assert whole["schema"] == SCHEMA_VERSION
     assert len(whole["files"]) == 12
     assert not any(path.startswith(("run", "state", "manifest")) for path in whole["files"])
     part = read_manifest(build_atlas(tmp_path / "p", part=(1, 2)))

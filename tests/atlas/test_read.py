@@ -16,6 +16,8 @@ from mnemoscope.atlas.manifest import begin, seal
 from mnemoscope.atlas.read import first_upper_layer
 from mnemoscope.atlas.schema import TABLES, Provenance
 from mnemoscope.atlas.store import write_table
+from mnemoscope.cli.app import app
+from mnemoscope.cli.runner import run
 from mnemoscope.errors import (
     AtlasBusy,
     AtlasDamaged,
@@ -215,11 +217,11 @@ def test_what_a_notebook_shows(tmp_path: Path) -> None:
     shown = atlas._repr_html_()
     assert "<code>atlas[&quot;L0.M0&quot;]</code>" in shown
     assert dict(cells(shown)) == {
-        "model": "handbuilt", "text": "a &lt; b, 4,321 tokens",
+        "model": "handbuilt, tiny, pre-norm, relu", "text": "a &lt; b, 4,321 tokens",
         "memories": "8 in layers 0-1 with memories 0-3", "folder": str(directory),
     }  # fmt: skip
     part = open_atlas(build_atlas(tmp_path / "p", part=(1, 2)))
-    assert dict(cells(part._repr_html_()))["text"] == "four sentences"
+    assert dict(cells(part._repr_html_()))["text"] == "four sentences, 19 tokens"
     assert "3.000" in part["L0.M0"]._repr_html_()
     assert "promotes" not in part["L0.M0"]._repr_html_()
 
@@ -322,12 +324,20 @@ def test_not_an_atlas(tmp_path: Path) -> None:
         open_atlas(tmp_path)
 
 
-def test_a_newer_schema_is_refused_by_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", ["schema", "rules"])
+@pytest.mark.parametrize("step", [-1, 1])
+def test_another_schema_or_other_rules_are_refused_in_one_line(
+    tmp_path: Path, number: str, step: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     directory = build_atlas(tmp_path / "a")
     said = json.loads((directory / "manifest.json").read_text())
-    (directory / "manifest.json").write_text(json.dumps({**said, "schema": 4}))
-    with pytest.raises(AtlasTooNew, match="schema 4, this package reads up to 3"):
+    (said if number == "schema" else said["plan"])[number] += step
+    (directory / "manifest.json").write_text(json.dumps(said))
+    with pytest.raises(AtlasTooNew, match="was made by an unreleased version; mine it again"):
         open_atlas(directory)
+    for words in (["show", str(directory), "L0.M0"], ["verify", str(directory)]):
+        assert run(app, words) == 2
+        assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 def test_a_changed_manifest_is_refused(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from mnemoscope.atlas.form import Manifest
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.tables import model_words, rebuild_command
+from support.handbuilt_atlas import MANIFEST
 
 PLAN: dict[str, Any] = {
     "model": "gpt2", "corpus": "my text.txt", "revision": None, "text_field": "text", "validation": None,
@@ -19,12 +20,7 @@ PLAN: dict[str, Any] = {
 
 
 def manifest(entries: dict[str, Any] | None = None, **changed: Any) -> Manifest:
-    sizes = {"memories": [4, 4], "vocabulary": 8}
-    document = {
-        "model": {"fingerprint": "m", "sizes": sizes}, "corpus": {"fingerprint": "c"}, "plan_hash": "p", "files": {},
-        "layers": [0, 1], "plan": PLAN | changed,
-    }  # fmt: skip
-    return Manifest.of(document | (entries or {}))
+    return Manifest.of(MANIFEST | {"plan": PLAN | changed} | (entries or {}))
 
 
 def test_the_usual_options_are_not_said_but_the_device_which_depends_on_the_machine() -> None:

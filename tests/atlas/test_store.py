@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from mnemoscope.atlas import store
 from mnemoscope.atlas.manifest import table_files
-from mnemoscope.atlas.schema import TABLES, content_error, place, schema_error
+from mnemoscope.atlas.schema import SCHEMA_VERSION, TABLES, content_error, place, schema_error
 from mnemoscope.atlas.store import write_free_table, write_sentences, write_table
 from mnemoscope.errors import StoreFailed
 from mnemoscope.foundation import files
@@ -182,7 +182,7 @@ def test_what_a_schema_lacks_is_told_in_a_few_words(tmp_path: Path) -> None:
     for index, name, kind, said in wrong:
         other = schema.set(index, pa.field(name, kind))
         assert schema_error("triggers", other, PROVENANCE) == f"column {name} is {said}"
-    said = f"it says mnemoscope.schema = nothing, the manifest {PROVENANCE.schema}"
+    said = f"it says mnemoscope.schema = nothing, the manifest {SCHEMA_VERSION}"
     assert schema_error("triggers", schema.remove_metadata(), PROVENANCE) == said
     other = schema.with_metadata({**schema.metadata, b"mnemoscope.plan": b"\xff"})
     assert schema_error("triggers", other, PROVENANCE) == (

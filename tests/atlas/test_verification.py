@@ -202,7 +202,7 @@ def test_a_table_that_is_none_is_told_by_name(tmp_path: Path) -> None:
     shutil.copy(tmp_path / "vocabulary.parquet", tmp_path / "lenses.parquet")
     listed["files"]["lenses.parquet"] = listed["files"]["vocabulary.parquet"]
     seal_as_is(tmp_path, listed)
-    assert verify(tmp_path)[0] == "lenses.parquet: not a table of schema 3"
+    assert verify(tmp_path)[0] == "lenses.parquet: not a table of schema 4"
 
 
 def test_what_cannot_be_verified_at_all(tmp_path: Path) -> None:

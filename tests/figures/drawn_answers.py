@@ -21,6 +21,7 @@ from mnemoscope.foundation.reading import Reading
 from mnemoscope.questions import registry as known
 from mnemoscope.questions.question import Answer
 from mnemoscope.show.figures.sections import compare_with_paper
+from support.handbuilt_atlas import manifest
 
 LAYERS = 8
 """Of a model of 8 layers 0-4 are the lower ones, 5-7 the upper."""
@@ -52,13 +53,7 @@ class Tables:
         self.layers = tuple(range(layers))
         self.tables, self._memories = tables, memories
         sizes = {"memories": [memories] * layers, "vocabulary": 1000}
-        model, corpus = {"fingerprint": "m", "sizes": sizes}, {"fingerprint": "c"}
-        self.manifest = Manifest.of(
-            {
-                "plan": {"seed": 3}, "model": model, "corpus": corpus, "plan_hash": "p", "layers": [], "files": {},
-                "questions": {"removals_excluded": {"length_one": 0, "length_two": 0}},
-            }
-        )  # fmt: skip
+        self.manifest = Manifest.of(manifest(plan={"seed": 3}, model={"sizes": sizes}, layers=[]))
 
     @property
     def upper_layers(self) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mnemoscope.annotate.judgements import read_judgements, reading
-from mnemoscope.errors import AtlasBusy, AtlasDamaged, AtlasTooNew
+from mnemoscope.errors import AtlasBusy, AtlasDamaged
 from support.handwritten_judgements import SCHEMA
 
 INSERT = (
@@ -117,7 +117,7 @@ def test_a_file_cut_in_half(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("version", "error", "said"),
     [
-        ("UPDATE annotations_version SET version = 2;", AtlasTooNew, "has version 2, this package reads up to 1"),
+        ("UPDATE annotations_version SET version = 2;", AtlasDamaged, "has version 2, expected 1"),
         ("UPDATE annotations_version SET version = 0;", AtlasDamaged, "has version 0, expected 1"),
         ("DELETE FROM annotations_version;", AtlasDamaged, "has version none, expected 1"),
         ("ALTER TABLE judgements DROP COLUMN kind;", AtlasDamaged, "no such column: judgements.kind"),

@@ -114,16 +114,6 @@ def test_the_beginning_token_is_part_of_the_models_identity(text: Path, tmp_path
             causal_check(models[kind], atlas, f"L0.M{firing}")
 
 
-def test_atlases_from_before_name_the_content_and_the_beginning() -> None:
-    models = beginnings()
-    stated = {"token": models["bos"].beginning.token, "kind": "bos"}
-    older = {"fingerprint": models["bos"].content, "beginning": stated}
-    assert models["bos"].is_model_of(older)
-    assert not models["end-of-text"].is_model_of(older)
-    assert not models["none"].is_model_of(older)
-    assert not models["bos"].is_model_of({"fingerprint": models["none"].fingerprint, "beginning": stated})
-
-
 @pytest.mark.full
 def test_other_versions_of_libraries_are_another_plan_unless_accepted(
     model: LanguageModel, text: Path, tmp_path: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch

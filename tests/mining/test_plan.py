@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from mnemoscope.errors import OptionError, PlanDiffers
+from mnemoscope.atlas.manifest import begin
+from mnemoscope.atlas.schema import RULES
+from mnemoscope.cluster.status import run_status
+from mnemoscope.errors import AtlasTooNew, OptionError, PlanDiffers
 from mnemoscope.foundation.options.mining_options import MiningOptions
 from mnemoscope.mining.plan.mining_plan import (
-    RULES,
     MiningPlan,
     all_versions,
     batch_order,
@@ -129,12 +131,17 @@ def test_another_plan_is_told_by_every_difference(plan: MiningPlan) -> None:
     assert plan.with_versions_of(older.document()) == older
 
 
-def test_a_plan_of_another_version_of_the_package_is_refused(plan: MiningPlan) -> None:
+def test_a_plan_of_another_version_of_the_package_is_refused(plan: MiningPlan, tmp_path: Path) -> None:
     stored = plan.document()
-    del stored["seed"]
-    with pytest.raises(PlanDiffers, match=r"here was mined by another version of mnemoscope \(its plan differs in new, "
-                                          r"seed\)"):  # fmt: skip
-        MiningPlan.from_document({**stored, "new": 1}, Path("here"))
+    others = {**stored, "rules": RULES - 1}, {**stored, "new": 1}, {name: stored[name] for name in [*stored][1:]}
+    for other in others:
+        with pytest.raises(PlanDiffers, match=r"^here was made by an unreleased version; mine it again$"):
+            MiningPlan.from_document(other, Path("here"))
+    said = difference(plan, {"plan": others[0], "part": None}, Path("here"), part=None, otherwise="")
+    assert str(said) == "here was made by an unreleased version; mine it again with force=True"
+    begin(tmp_path, plan={"plan": others[0], "part": None})
+    with pytest.raises(AtlasTooNew, match="was made by an unreleased version; mine it again with force=True"):
+        run_status(tmp_path)
 
 
 def test_versions_that_had_a_hand_are_listed_once_in_order() -> None:

@@ -1,6 +1,5 @@
 """Which words a model takes for alike, against a loop over its embeddings; and how the table comes into an atlas."""
 
-import shutil
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -9,10 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from mnemoscope.atlas import Atlas, open_atlas, verify
-from mnemoscope.atlas.manifest import seal
-from mnemoscope.foundation.files import read_object
-from mnemoscope.mining import extend, mine
+from mnemoscope.atlas import Atlas, open_atlas
+from mnemoscope.mining import mine
 from mnemoscope.mining.passes.vectors import similar_words
 from mnemoscope.mining.passes.vectors.similar_words import similar_rows, word_forms
 from mnemoscope.models import LanguageModel, load_model
@@ -74,22 +71,6 @@ def test_words_and_those_like_them_are_those_of_a_loop(atlas: Atlas, model: Lang
         assert max(left) <= least + 1e-5
         kept += len(names)
     assert kept > 50
-
-
-def test_an_older_atlas_gets_the_table_that_mining_makes(atlas: Atlas, model: LanguageModel, tmp_path: Path) -> None:
-    older = tmp_path / "atlas"
-    shutil.copytree(atlas.path, older)
-    made = (older / "similar_words.parquet").read_bytes()
-    assert extend(older, model, ["similar_words"]).kept == ("similar_words",)
-    document = read_object(older / "manifest.json")
-    for name in ("similar_words.parquet", "patterns.parquet", "labels.parquet", "manifest.json"):
-        (older / name).unlink()
-    shutil.rmtree(older / "analyses")
-    seal(older, {name: value for name, value in document.items() if name not in ("files", "package", "schema")})
-    assert not open_atlas(older).has("similar_words")
-    assert extend(older, model, ["similar_words"]).made == ("similar_words",)
-    assert (older / "similar_words.parquet").read_bytes() == made
-    assert not verify(older)
 
 
 def test_a_model_without_known_embeddings_has_no_words(

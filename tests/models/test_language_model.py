@@ -1,6 +1,5 @@
 """What a LanguageModel says of itself: shapes, biases, context, and the forward without padding mask."""
 
-from dataclasses import asdict
 from threading import Thread
 
 import pytest
@@ -54,14 +53,3 @@ def test_whether_coefficients_can_be_negative_is_asked_of_the_function(activatio
     hf = tiny("gpt2", activation_function=activation)
     assert load_model(hf, tokenizer=tokenizer).has_negative is negative
     assert load_model(tiny("llama", hidden_act=activation), tokenizer=tokenizer).has_negative
-
-
-def test_an_atlas_names_its_model_by_content_and_beginning_or_both_at_once(tiny, tokenizer):
-    model = load_model(tiny("gpt2"), tokenizer=tokenizer)
-    beginning = asdict(model.beginning)
-    assert model.is_model_of({"fingerprint": model.fingerprint})
-    assert model.is_model_of({"fingerprint": model.content, "beginning": beginning})
-    assert not model.is_model_of({"fingerprint": model.content})
-    assert not model.is_model_of({"fingerprint": model.content, "beginning": beginning | {"token": 3}})
-    assert not model.is_model_of({"fingerprint": "0" * 64, "beginning": beginning})
-    assert not model.is_model_of({})

@@ -9,13 +9,12 @@ import pytest
 import torch
 
 from mining.conftest import byte_tokenizer, tiny_model
-from mnemoscope.atlas import Atlas, open_atlas, verify
+from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.mining import mine
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.questions import answer
 from models.conftest import build
 from support.handbuilt_answers import VOCABULARY, build_answers
-from support.handbuilt_atlas import make_older
 
 OPTIONS: dict[str, Any] = {"split": "line", "triggers": 3, "removals": 0, "neighbours": 0, "prefixes": 40}
 
@@ -119,8 +118,8 @@ BY_HAND = {
     "attention_moves": (1 / 2, 0, 1 / 3), "attention_moves_control": (0, 1, 1 / 3),
     "ffn_moves": (1 / 2, 1 / 2, 1 / 2), "ffn_moves_control": (0, 0, 0),
     "ffn_moves_above_attention": (0, 1 / 2, 1 / 2 - 1 / 3),
-    # Positions 1 and 4 see 2 and 5 tokens.
-    "attended": (2.25, 2, 6.5 / 3), "attended_of_positions": ((1.5 / 2 + 3 / 5) / 2, 2 / 5, (1.5 / 2 + 1) / 3),
+    # Positions 1 and 4 see 2 and 5 tokens, and the one before the sentence.
+    "attended": (2.25, 2, 6.5 / 3), "attended_of_positions": ((1.5 / 3 + 3 / 6) / 2, 2 / 6, (1.5 / 3 + 5 / 6) / 3),
     "effective": (3, 2, 2.5), "effective_of_memories": (3 / 4, 2 / 4, 2.5 / 4),
 }  # fmt: skip
 TOTALS = {
@@ -216,13 +215,3 @@ def test_the_interval_of_what_follows_holds_the_spread_between_tokens(tmp_path: 
     spread = 1.959964 * np.hypot(1 - -0.5, 0 - -0.5) / 2
     # Of two documents each resample holds one, the other or both: 1.5 or 0.5.
     assert (row["low"], row["high"]) == pytest.approx((1 - np.hypot(0.5, spread), 1 + np.hypot(0.5, spread)))
-
-
-def test_an_atlas_of_before_has_no_such_number(tmp_path: Path) -> None:
-    """Columns that came later are read as nulls."""
-    path = make_older(by_hand(tmp_path, later=False).path, 2, without={})
-    assert "ffn_logit_next" not in pl.read_parquet_schema(path / "attention.parquet")
-    assert verify(path) == []
-    table = answer(open_atlas(path), "attention_share")
-    assert table.filter(pl.col("name").str.contains("next"))["value"].null_count() == 6
-    assert table.filter(pl.col("name") == "attention_share")["value"].null_count() == 0

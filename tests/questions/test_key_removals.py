@@ -1,12 +1,12 @@
 """Figure 3 on triggers whose changes are halves and quarters."""
 
 from pathlib import Path
-from typing import Any
 
+import polars as pl
 import pytest
 
 from mnemoscope.questions import answer
-from support.handbuilt_answers import VOCABULARY, Trigger, build_answers, numbers
+from support.handbuilt_answers import Trigger, build_answers, numbers
 
 Removal = tuple[int, int, int, str, float, float]
 
@@ -108,33 +108,13 @@ def test_rows_without_a_coefficient_are_dropped(tmp_path: Path) -> None:
     assert numbers(found, "last_hurts_most") == {None: None}
 
 
-@pytest.mark.parametrize(
-    ("changes", "excluded"),
-    [({"questions": {"removals_excluded": {"length_one": 5}}}, 5), ({}, 2)],
-    ids=["by the manifest", "by the triggers"],
-)
-def test_prefixes_of_one_token_are_counted(tmp_path: Path, changes: dict[str, Any], excluded: int) -> None:
-    """The first trigger of each memory is one token long; L0.M0 and L0.M1 were asked, L0.M2 was not."""
-    triggers = {0: [(0, 6), (0, 6), (1, 6), (1, 6), (2, 6)]}
-    rows = removals(0, 0, 1, 1.0, 1.0, 1.0) + removals(0, 1, 1, 1.0, 1.0, 1.0)
-    atlas = build_answers(tmp_path, triggers=triggers, removals=rows, **changes)
-    assert numbers(answer(atlas, "key_removals"), "excluded_length_one") == {None: excluded}
-
-
-@pytest.mark.parametrize(
-    ("said", "excluded"), [({"length_one": 0, "length_two": 7}, 7), ({"length_one": 0}, 1)], ids=["now", "older atlas"]
-)
-def test_without_a_beginning_token_two_tokens_are_not_asked(
-    tmp_path: Path, said: dict[str, int], excluded: int
-) -> None:
-    """Rows of two tokens, as older atlases hold them, were read at the attention sink after the removal."""
-    rows = removals(0, 0, 1, 1.0, 1.0, 1.0) + [(*row, 2) for row in removals(0, 0, 2, 4.0, 4.0, 4.0)]
-    sizes = {"layers": 1, "memories": [4], "vocabulary": VOCABULARY}
-    model = {"spec": "x", "fingerprint": "a" * 64, "sizes": sizes, "beginning": {"token": None, "kind": "none"}}
+@pytest.mark.parametrize(("token", "counted"), [(0, ["length_one"]), (None, ["length_one", "length_two"])])
+def test_prefixes_that_were_not_asked_are_counted(tmp_path: Path, token: int | None, counted: list[str]) -> None:
+    """Those of two tokens where the model has no beginning token."""
+    left_out = {"length_one": 5, "length_two": 7}
     atlas = build_answers(
-        tmp_path, triggers={0: one_each(2)}, removals=rows, model=model, questions={"removals_excluded": said}
-    )
-    found = answer(atlas, "key_removals")
-    assert numbers(found, "first_median") == {0: 1.0, None: 1.0}
-    assert numbers(found, "first_median", "count") == {0: 1, None: 1}
-    assert numbers(found, "excluded_length_two") == {None: excluded}
+        tmp_path, triggers={0: one_each(2)}, model={"beginning": {"token": token, "kind": "x"}},
+        questions={"removals_excluded": left_out},
+    )  # fmt: skip
+    found = answer(atlas, "key_removals").filter(pl.col("name").str.starts_with("excluded"))
+    assert found.select("name", "count").rows() == [(f"excluded_{name}", left_out[name]) for name in counted]

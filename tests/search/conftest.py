@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mnemoscope.atlas.features import AT_WORK, FEATURE_COLUMNS
 from mnemoscope.atlas.manifest import seal
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.store import write_sentences, write_table
@@ -44,7 +45,7 @@ def value_columns(draw: np.random.Generator, memories: int, vocabulary: int) -> 
         "bottom_tokens": tokens[:, 20:40].astype(np.int32), "bottom_scores": scores[::-1].copy(),
         "max_probability": largest, "entropy": ones, "target": none, "target_rank": none,
         "trigger_log_probability": none,
-        **{name: none for name, own in TABLES["values"].by_name.items() if own.since > 1},
+        **dict.fromkeys((*AT_WORK, *FEATURE_COLUMNS), none),
     }  # fmt: skip
 
 

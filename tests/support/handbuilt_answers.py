@@ -8,10 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.derived_manifest import record_hashes
+from mnemoscope.atlas.features import AT_WORK, FEATURE_COLUMNS
 from mnemoscope.atlas.manifest import seal
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.store import write_sentences, write_table
@@ -51,7 +50,6 @@ def build_answers(
     predictions: Mapping[tuple[int, int], Mapping[str, float | None]] | None = None,
     roles: Mapping[int, Sequence[tuple[int | None, int | None]]] | None = None,
     attention: bool = True,
-    later: bool = True,
     width: Sequence[int] | None = None,
     lenses: Sequence[str] = (),
     memorised: Sequence[tuple[bool, int, Sequence[int]]] | None = None,
@@ -67,8 +65,7 @@ def build_answers(
     patterns: (layer, memory, kind, ranks); None leaves the table out, as for the other three
     removals: (layer, memory, rank, removed, coefficient, removed coefficient[, position, else 1])
     prefixes: (document, position, next token, final top); predictions: (prefix, layer) -> columns other than 0
-    attention: whether there is a table of that name, where there are prefixes; `predictions` may give its columns too;
-        `later`: also with those that came after the first
+    attention: whether there is a table of that name, where there are prefixes; `predictions` may give its columns too
     roles: per layer and memory the ranks of its own trigger's last token under its key, and of another memory's
     lenses: the rulers that values and residuals were read with, which all say the same
     memorised: of each document whether it is held out, tokens agreed of 32, sentences (`inside` tokens of each)
@@ -127,10 +124,6 @@ def build_answers(
         _write(directory, "predictions", _prediction_columns(predictions))
         if attention:
             _write(directory, "attention", _attention_columns(predictions))
-        if not later:
-            kind, path = TABLES["attention"], directory / TABLES["attention"].path()
-            names = [name for name, rules in kind.by_name.items() if rules.since > 1]
-            pq.write_table(pq.read_table(path).drop_columns(names), path)
     sizes = {"layers": depth, "memories": [memories] * depth, "vocabulary": VOCABULARY}
     model = {"spec": "handbuilt", "revision": None, "fingerprint": PROVENANCE.model, "sizes": sizes}
     plan = {"model": "gpt2", "corpus": "my text.txt", "seed": 7}
@@ -201,7 +194,7 @@ def _value_columns(rows: Sequence[Value]) -> dict[str, Any]:
         "trigger_log_probability": log_p,
         "working_logit": [row[6] if len(row) > 6 else None for row in rows],
         "working_probability": [row[6] if len(row) > 6 else None for row in rows],
-        **{name: [None] * count for name, rules in TABLES["values"].by_name.items() if rules.since == 3},
+        **dict.fromkeys((AT_WORK[1], *FEATURE_COLUMNS[:3], FEATURE_COLUMNS[4]), [None] * count),
     }
 
 

@@ -6,18 +6,16 @@ L0.M1 one trigger at a sentence's end, L0.M3 never fires. Not a test itself.
 
 import hashlib
 import json
-import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from mnemoscope.atlas.manifest import seal
-from mnemoscope.atlas.schema import TABLES, Provenance
+from mnemoscope.atlas.schema import RULES, SCHEMA_VERSION, TABLES, Provenance
 from mnemoscope.atlas.store import write_sentences, write_table
-from mnemoscope.foundation.files import file_hash, write_json
+from mnemoscope.foundation.files import write_json
 
 PROVENANCE = Provenance(model="a" * 64, corpus="b" * 64, plan="c" * 64)
 WORDS = [
@@ -173,17 +171,50 @@ def neighbour_columns(layer: int) -> dict[str, Any]:
     }
 
 
+MANIFEST: dict[str, Any] = {
+    "model": {
+        "spec": "handbuilt", "hub": None, "revision": None, "fingerprint": PROVENANCE.model, "family": "tiny",
+        "block": "pre-norm", "activation": "relu", "gated": False, "head": "linear",
+        "beginning": {"token": 0, "kind": "bos"}, "proof": {},
+        "sizes": {
+            "layers": 2, "hidden": 8, "memories": [4, 4], "vocabulary": 24, "context": 16, "parameters": 640,
+            "ffn_parameters": 128,
+        },
+    },
+    "corpus": {
+        "spec": "four sentences", "fingerprint": PROVENANCE.corpus, "held_out_share": 0.0,
+        "counts": {
+            "documents": 2, "sentences": 4, "duplicates": 0, "mined_sentences": 4, "mined_tokens": 19,
+            "held_out_sentences": 0,
+        },
+        "overlap": {"sentences": 0, "of": 0, "share": 0.0},
+    },
+    "plan": {"rules": RULES, "seed": 0, "triggers": 50},
+    "plan_hash": PROVENANCE.plan,
+    "layers": [0, 1],
+    "projections": {"values": "gain", "votes": "gain", "streams": "lens"},
+    "out_of_memory_batches": [],
+    "schema": SCHEMA_VERSION,
+    "package": "0.1",
+    "files": {},
+    "questions": {
+        "prefixes": 0, "prefixes_asked": 0, "removals_per_layer": 0,
+        "removals_excluded": {"length_one": 0, "length_two": 0},
+    },
+}  # fmt: skip
+
+
 def manifest(**changes: Any) -> dict[str, Any]:
-    """What the miner would say about this atlas, before it is sealed."""
-    sizes = {"layers": 2, "hidden": 8, "memories": [4, 4], "vocabulary": 24, "context": 16, "parameters": 640}
-    whole = {
-        "model": {"spec": "handbuilt", "revision": None, "fingerprint": PROVENANCE.model, "sizes": sizes},
-        "corpus": {"spec": "four sentences", "fingerprint": PROVENANCE.corpus, "counts": {"sentences": 4}},
-        "plan": {"triggers": 50},
-        "plan_hash": PROVENANCE.plan,
-        "layers": [0, 1],
+    """What the miner would say about this atlas, before it is sealed; `changes` of an object are of its entries."""
+    return _merged(MANIFEST, changes)
+
+
+def _merged(whole: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    inner = {
+        name: _merged(whole[name], change) if isinstance(whole.get(name), dict) and isinstance(change, dict) else change
+        for name, change in changes.items()
     }
-    return {**whole, **changes}
+    return {**whole, **inner}
 
 
 def seal_as_is(directory: Path, document: Any) -> None:
@@ -202,21 +233,4 @@ def build_atlas(directory: Path, *, part: tuple[int, int] | None = None, **chang
         (directory / "state" / "accumulators.npz").write_bytes(b"arrays")
     write_json(directory / "run.json", {"host": "nowhere", "seconds": 1.5})
     seal(directory, manifest(**changes))
-    return directory
-
-
-def make_older(directory: Path, schema: int, *, without: Mapping[str, Sequence[str]]) -> Path:
-    """Makes the mined tables those of a version of that schema, without some columns. Answers and patterns go."""
-    shutil.rmtree(directory / "analyses", ignore_errors=True)
-    for name in ("patterns", "labels"):
-        (directory / f"{name}.parquet").unlink(missing_ok=True)
-    said = json.loads((directory / "manifest.json").read_bytes())
-    said["schema"] = schema
-    for path, entry in said["files"].items():
-        file, name = directory / path, path.partition("/")[0].removesuffix(".parquet")
-        table = pq.read_table(file).drop_columns([*without.get(name, ())])
-        origin = {**table.schema.metadata, b"mnemoscope.schema": str(schema).encode()}
-        pq.write_table(table.replace_schema_metadata(origin), file)
-        entry |= {"bytes": file.stat().st_size, "sha256": file_hash(file)}
-    seal_as_is(directory, said)
     return directory

@@ -135,7 +135,7 @@ def test_votes_of_another_model_or_number_format_are_not_taken(tmp_path: Path) -
     (tmp_path / "text.txt").write_text("\n".join(PLAIN_TEXT))
     atlas = ms.open_atlas(mine(tiny("gpt2")[0], tmp_path / "text.txt", out=tmp_path / "atlas", split="line"))
     other = load_model(build("gpt2"), tokenizer=byte_tokenizer(bos_token=END), dtype="bfloat16")
-    assert other.is_model_of(atlas.manifest["model"])
+    assert other.fingerprint == atlas.manifest.model.fingerprint
     for model in (other, tiny("gpt2-relu")[0]):
         assert not adopt_votes(model, atlas)
         assert all(bool((known < 0).all()) for known in scores.known_votes(model))

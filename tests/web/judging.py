@@ -12,8 +12,8 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from mnemoscope.atlas import open_atlas
+from mnemoscope.atlas.features import AT_WORK, FEATURE_COLUMNS
 from mnemoscope.atlas.manifest import seal
-from mnemoscope.atlas.schema import TABLES
 from mnemoscope.web import Settings
 from mnemoscope.web.app import create_app
 from support.handbuilt_answers import write_patterns
@@ -34,7 +34,7 @@ def annotated_atlas(directory: Path) -> Path:
         "memory": range(MEMORIES),
         **{name: [1.0] * MEMORIES for name in ("key_norm", "value_norm", "max_probability", "entropy")},
         **{name: [None] * MEMORIES for name in ("up_norm", "target", "target_rank", "trigger_log_probability")},
-        **{name: [None] * MEMORIES for name, rules in TABLES["values"].by_name.items() if rules.since > 1},
+        **dict.fromkeys((*AT_WORK, *FEATURE_COLUMNS), [None] * MEMORIES),
         **dict.fromkeys(("top_tokens", "bottom_tokens"), best),
         **{name: [[0.0] * 20] * MEMORIES for name in ("top_scores", "bottom_scores")},
     }

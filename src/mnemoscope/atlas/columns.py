@@ -18,9 +18,9 @@ class Column:
     """One column: its type and what stands in it, in words for FORMAT.md and for the headings of pages.
 
     `form` says how people are shown a number; `label` what it is called then (the name, with blanks for underscores),
-    `unit` what it is counted in. `since` is the schema version since which atlases have it, `of_head` whether its
-    tokens are rows of the model's head; the columns `nulls_as` are null in the same rows, the lists of `lengths_as` as
-    long. Lists have `items` entries, or where that is 0 as many in all rows.
+    `unit` what it is counted in. `of_head`: its tokens are rows of the model's head; the columns `nulls_as` are null
+    in the same rows, the lists of `lengths_as` as long. Lists have `items` entries, or where that is 0 as many in all
+    rows.
     """
 
     field: pa.Field
@@ -28,7 +28,6 @@ class Column:
     form: Form | None = None
     label: str = ""
     unit: str = ""
-    since: int = 1
     of_head: bool = False
     nulls_as: tuple[str, ...] = ()
     lengths_as: tuple[str, ...] = ()
@@ -48,9 +47,8 @@ class Column:
 
     @property
     def about(self) -> str:
-        """What stands in it, with its unit, and what files it came later than."""
-        since = f"null in files from before schema {self.since}" if self.since > 1 else ""
-        return "; ".join(filter(None, (self.meaning, self.unit and f"in {self.unit}", since)))
+        """What stands in it, with its unit."""
+        return "; ".join(filter(None, (self.meaning, self.unit and f"in {self.unit}")))
 
     def format(self, value: float | None) -> str:
         """A number as people are shown it, with its unit; a dash for none."""
@@ -66,8 +64,7 @@ class TableKind:
 
     A line declares a column, or several of one kind: `name,name type word ... | meaning`, and goes on where the next
     one is indented. The type is that of a list in brackets, and `?` after it allows nulls. The words are fields of
-    `Column`: `since=3`, `of_head`, `nulls_as=OTHER`, `lengths_as=OTHER`, `items=36`, `form=share`, `label='at work'`,
-    `unit=nats`.
+    `Column`: `of_head`, `nulls_as=OTHER`, `lengths_as=OTHER`, `items=36`, `form=share`, `label='at work'`, `unit=nats`.
     """
 
     name: str
@@ -132,7 +129,7 @@ def _columns_of(line: str) -> Iterator[Column]:
     names, kind, *words = shlex.split(head)
     given = [word.partition("=")[::2] for word in words]
     rules: dict[str, Any] = dict(given)
-    rules |= {"since": int(rules.get("since", "1")), "of_head": "of_head" in rules}
+    rules |= {"of_head": "of_head" in rules}
     rules |= {name: tuple(other for key, other in given if key == name) for name in ("nulls_as", "lengths_as")}
     rules |= {"items": int(rules["items"])} if "items" in rules else {}
     plain = pa.type_for_alias(kind.strip("[]?"))

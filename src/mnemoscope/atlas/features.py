@@ -44,7 +44,7 @@ class MemoryFeature:
 
 
 def features_of(value: Mapping[str, Any]) -> list[MemoryFeature]:
-    """The features of a memory, of its row of `values`; none in an atlas before schema 3 or without values at work."""
+    """The features of a memory, of its row of `values`; none in an atlas without values at work."""
     return [
         MemoryFeature(sign, end, value[f"{end}_z"], value["clear_z"])
         for sign, end, at_work in _ENDS

@@ -157,7 +157,7 @@ def _own_files(directory: Path) -> list[str]:
 
 
 def _unnamed_files(directory: Path) -> Iterator[str]:
-    """Files that a manifest lists and the format does not name, such as those of a newer version."""
+    """Files that a manifest lists and the format does not name, such as those of another version."""
     for manifest in (MANIFEST, *(f"{side}/{MANIFEST}" for side in SIDES)):
         files = read_object(directory / manifest).get("files")
         for path, entry in files.items() if isinstance(files, dict) else ():

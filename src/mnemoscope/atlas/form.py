@@ -1,8 +1,8 @@
 """A manifest as typed records, and the form of every entry: the checks that make a JSON object a manifest.
 
 A manifest may come from a stranger; its seal only proves that it was not changed since. The checks run once, before
-anything is allocated or looked up, and every reader relies on them. Entries with a default may be missing (older
-atlases lack some); entries that no record has may be anything in JSON and UTF-8. Reads no file.
+anything is allocated or looked up, and every reader relies on them. Entries with a default may be missing; entries that
+no record has may be anything in JSON and UTF-8. Reads no file.
 """
 
 import json
@@ -15,7 +15,6 @@ from typing import Annotated, Any, get_args, get_origin
 
 from mnemoscope.atlas.schema import SCHEMA_VERSION, Provenance
 from mnemoscope.foundation.files import is_file_entry
-from mnemoscope.foundation.options.model_options import shown_manifest
 
 MOST = 2**24
 """Most memories of a layer, and most rows of the vocabulary: some sixty times those of the largest models."""
@@ -61,21 +60,27 @@ def _is_numbering(value: Any) -> bool:
     return _COUNT.test(value["memories"]) and all(map(_ROWS.test, sizes)) and experts <= _MOST_EXPERTS
 
 
-_PROOF = Form(_or_null(_values(_or_null(_NUMBER.test))), "an object of numbers")
+_SCHEMA = Form(lambda value: type(value) is int and value == SCHEMA_VERSION, str(SCHEMA_VERSION))
+_PROOF = Form(_values(_or_null(_NUMBER.test)), "an object of numbers")
 _TEXTS = Form(_values(_TEXT.test), "an object of texts")
+_PROJECTIONS = Form(
+    lambda value: _TEXTS.test(value) and {"values", "votes", "streams"} <= value.keys(),
+    "an object of texts of values, votes and streams",
+)
 _BLOCKS = Form(lambda value: _LIST.test(value) and all(map(_COUNT.test, value)), "a list of whole numbers from 0 on")
 _OTHER_BLOCKS = Form(
     lambda value: _TEXTS.test(value) and all(re.fullmatch("[0-9]{1,9}", name) for name in value),
     "an object of texts by the number of a block",
 )
-_EXCLUDED = Form(_values(_COUNT.test), "an object of whole numbers from 0 on")
+_EXCLUDED = Form(
+    lambda value: _values(_COUNT.test)(value) and {"length_one", "length_two"} <= value.keys(),
+    "an object of length_one and length_two, whole numbers from 0 on",
+)
 _REMOVALS = Form(lambda value: _COUNT.test(value) or value == "all", 'a whole number, or "all"')
 _PLAN = Form(_OBJECT.test, _OBJECT.words, counts=("seed", "triggers"))
 _COUNTS = Form(_OBJECT.test, _OBJECT.words, counts=(
     "documents", "sentences", "duplicates", "mined_sentences", "mined_tokens", "held_out_sentences"
 ))  # fmt: skip
-_OVERLAP = Form(_or_null(lambda value: _OBJECT.test(value) and {"sentences", "of", "share"} <= value.keys()),
-                "an object of sentences, of and share")  # fmt: skip
 _EXPERTS = Form(
     _or_null(lambda value: _LIST.test(value) and all(each is None or _is_numbering(each) for each in value)),
     'a list of null or an object such as {"routed": 8, "memories": 64, "shared": []} for each layer',
@@ -91,28 +96,27 @@ _PART = Form(
 
 Text = Annotated[str, _TEXT]
 Name = Annotated[str | None, Form(_or_null(_TEXT.test), "text or null")]
-Size = Annotated[int | None, Form(_or_null(_COUNT.test), "a whole number from 0 on, or null")]
 
 
 @dataclass(frozen=True)
 class SizesRecord:
-    """The sizes of the model: memories of every layer, rows of the vocabulary; None where an old atlas lacks one."""
+    """The sizes of the model: memories of every layer, rows of the vocabulary, and others that are only shown."""
 
     memories: Annotated[Sequence[int], _LIST]
     vocabulary: Annotated[int, _ROWS]
-    layers: Size = None
-    hidden: Size = None
-    context: Size = None
-    parameters: Size = None
-    ffn_parameters: Size = None
+    layers: Annotated[int, _COUNT]
+    hidden: Annotated[int, _COUNT]
+    context: Annotated[int, _COUNT]
+    parameters: Annotated[int, _COUNT]
+    ffn_parameters: Annotated[int, _COUNT]
     experts: Annotated[Sequence[Mapping[str, Any] | None] | None, _EXPERTS] = None
     """How the memories of every layer are shared among experts (memory_names.py); null for a dense layer, or model."""
 
 
 @dataclass(frozen=True)
 class BeginningRecord:
-    token: Size = None
-    kind: Annotated[str | None, _TEXT] = None
+    token: Annotated[int | None, Form(_or_null(_COUNT.test), "a whole number from 0 on, or null")]
+    kind: Text
 
 
 @dataclass(frozen=True)
@@ -121,19 +125,19 @@ class MinedModel:
 
     fingerprint: Text
     sizes: Annotated[SizesRecord, _OBJECT]
-    spec: Name = None
-    hub: Name = None
-    revision: Name = None
-    family: Name = None
-    block: Name = None
-    activation: Name = None
-    gated: bool = False
-    head: Name = "linear"
-    beginning: Annotated[BeginningRecord, _OBJECT] = field(default_factory=BeginningRecord)
+    spec: Text
+    hub: Name
+    revision: Name
+    family: Text
+    block: Text
+    activation: Text
+    gated: bool
+    head: Text
+    beginning: Annotated[BeginningRecord, _OBJECT]
+    proof: Annotated[Mapping[str, float | None], _PROOF]
     layer_blocks: Annotated[Sequence[int], _BLOCKS] = ()
     """The block of every layer, in models that also have blocks without a feed-forward layer; else empty."""
     other_blocks: Annotated[Mapping[str, str], _OTHER_BLOCKS] = field(default_factory=dict)
-    proof: Annotated[Mapping[str, float | None] | None, _PROOF] = None
 
 
 @dataclass(frozen=True)
@@ -146,20 +150,20 @@ class Overlap:
 @dataclass(frozen=True)
 class MinedCorpus:
     fingerprint: Text
-    spec: Name = None
-    counts: Annotated[dict[str, Any], _COUNTS] = field(default_factory=dict)
-    held_out_share: Annotated[float | None, _SHARE] = None
-    overlap: Annotated[Overlap | None, _OVERLAP] = None
+    spec: Text
+    counts: Annotated[dict[str, Any], _COUNTS]
+    held_out_share: Annotated[float, _SHARE]
+    overlap: Annotated[Overlap, _OBJECT]
 
 
 @dataclass(frozen=True)
 class Questions:
-    """The sizes of the passes for the questions; None where one was not made."""
+    """The sizes of the passes for the questions, which a part does not make."""
 
-    prefixes: Annotated[int | None, _COUNT] = None
-    prefixes_asked: Annotated[int | None, _COUNT] = None
-    removals_per_layer: Annotated[int | str | None, _REMOVALS] = None
-    removals_excluded: Annotated[Mapping[str, int], _EXCLUDED] = field(default_factory=dict)
+    prefixes: Annotated[int, _COUNT]
+    prefixes_asked: Annotated[int, _COUNT]
+    removals_per_layer: Annotated[int | str, _REMOVALS]
+    removals_excluded: Annotated[Mapping[str, int], _EXCLUDED]
 
 
 @dataclass(frozen=True)
@@ -182,16 +186,16 @@ class Manifest(Mapping[str, Any]):
     plan_hash: Text
     layers: Annotated[Sequence[int], _LIST]
     files: Annotated[Mapping[str, Mapping[str, Any]], _OBJECT]
-    schema: int = SCHEMA_VERSION
-    package: Text = "unknown"
+    schema: Annotated[int, _SCHEMA]
+    package: Text
+    projections: Annotated[Mapping[str, str], _PROJECTIONS]
+    out_of_memory_batches: Annotated[Sequence[Any], _LIST]
     part: Annotated[Part | None, _PART] = None
-    questions: Annotated[Questions, _OBJECT] = field(default_factory=Questions)
-    projections: Annotated[Mapping[str, str], _TEXTS] = field(default_factory=dict)
-    out_of_memory_batches: Annotated[Sequence[Any], _LIST] = ()
+    questions: Annotated[Questions, _OBJECT] = Questions(0, 0, 0, {"length_one": 0, "length_two": 0})
 
     @staticmethod
     def of(document: Mapping[str, Any]) -> "Manifest":
-        made: Manifest = _record(Manifest, {**shown_manifest(document), "document": document})
+        made: Manifest = _record(Manifest, {**document, "document": document})
         return made
 
     def __repr__(self) -> str:
@@ -204,7 +208,7 @@ class Manifest(Mapping[str, Any]):
 
     @property
     def provenance(self) -> Provenance:
-        return Provenance(self.model.fingerprint, self.corpus.fingerprint, self.plan_hash, self.schema)
+        return Provenance(self.model.fingerprint, self.corpus.fingerprint, self.plan_hash)
 
     def __getitem__(self, name: str) -> Any:
         return self.document[name]
@@ -258,8 +262,8 @@ def _wrong_entries(kind: Any, document: dict[str, Any], path: str = "") -> Itera
             yield name in needed, wrong(path + name, value, form.words)
         elif isinstance(value, dict):
             for inner in form.counts:
-                if not _COUNT.test(value.get(inner, 0)):
-                    yield False, wrong(f"{path}{name}.{inner}", value[inner], _COUNT.words)
+                if not _COUNT.test(value.get(inner)):
+                    yield False, wrong(f"{path}{name}.{inner}", value.get(inner), _COUNT.words)
             if record is not None:
                 yield from _wrong_entries(record, value, f"{path}{name}.")
 

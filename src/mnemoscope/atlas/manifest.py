@@ -1,7 +1,7 @@
 """The manifest: an atlas's description of itself, and the seal that makes a folder an atlas.
 
 A folder passes through `begin` (unfinished.json holds the plan), the writing of its tables, and `seal` (the hash of the
-manifest, then the manifest, last). Reading refuses an atlas that is unfinished, damaged or newer than this package.
+manifest, then the manifest, last). Reading refuses an atlas that is unfinished, damaged or of another version.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mnemoscope.atlas.form import Manifest, form_faults
-from mnemoscope.atlas.schema import SCHEMA_VERSION, TABLES, place
+from mnemoscope.atlas.schema import RULES, SCHEMA_VERSION, TABLES, UNRELEASED, place
 from mnemoscope.errors import AtlasDamaged, AtlasNotFound, AtlasTooNew, AtlasUnfinished
 from mnemoscope.foundation.files import (
     check_spelling,
@@ -29,7 +29,7 @@ from mnemoscope.foundation.files import (
     write_bytes,
     write_json,
 )
-from mnemoscope.foundation.options.model_options import NAMED, ModelOptions, display_name
+from mnemoscope.foundation.options.model_options import NAMED, ModelOptions
 from mnemoscope.foundation.origin import package_version
 
 MANIFEST = "manifest.json"
@@ -78,8 +78,7 @@ def mined_from(directory: Path) -> dict[str, str]:
 def as_mined(directory: Path, name: str, given: str) -> str:
     """The stored path if `given` is the display name of the atlas's `name`; else, or if it exists, `given`."""
     stored, path = plan_of(directory).get(name), os.path.expanduser(given.removeprefix("fairseq:"))
-    called = {stored, display_name(stored, of_text=name in TEXTS)} if isinstance(stored, str) else set()
-    return given if given not in called or os.path.exists(path) or glob(path) else mined_from(directory)[name]
+    return given if given != stored or os.path.exists(path) or glob(path) else mined_from(directory)[name]
 
 
 def open_as_mined(directory: Path, model: str | None, opening: ModelOptions) -> tuple[str, ModelOptions]:
@@ -166,7 +165,9 @@ def read_sealed(directory: Path) -> tuple[Manifest, str]:
 
 
 def read_claimed(directory: Path) -> tuple[dict[str, Any], str]:
-    """Like `read_sealed`, but as stored and of any form: only the seal and the schema version are checked."""
+    """Like `read_sealed`, but as stored and of any form: only the seal and the numbers of schema and rules are
+    checked.
+    """
     check_spelling(directory)
     path = directory / MANIFEST
     if not path.is_file():
@@ -177,12 +178,11 @@ def read_claimed(directory: Path) -> tuple[dict[str, Any], str]:
         raise AtlasDamaged(f"{path} cannot be read: {error.strerror}") from error
     manifest = _parse(path, data)
     digest = hashlib.sha256(data).hexdigest()
-    schema = manifest.get("schema")
-    # Before the hash: a newer schema may seal differently.
-    if isinstance(schema, int) and schema > SCHEMA_VERSION:
-        raise AtlasTooNew(
-            f"{directory} has atlas schema {schema}, this package reads up to {SCHEMA_VERSION}; update mnemoscope"
-        )
+    schema, plan = manifest.get("schema"), manifest.get("plan")
+    rules = plan.get("rules") if isinstance(plan, dict) else RULES
+    # Before the hash: another schema may seal differently.
+    if type(schema) is int and (schema, rules) != (SCHEMA_VERSION, RULES):
+        raise AtlasTooNew(f"{directory} {UNRELEASED} (schema {schema}, rules {rules}; now {SCHEMA_VERSION}, {RULES})")
     try:
         sealed = read_regular(directory / SEAL)
     except OSError as error:
@@ -191,8 +191,6 @@ def read_claimed(directory: Path) -> tuple[dict[str, Any], str]:
         raise AtlasDamaged(f"{directory / SEAL} does not hold one sha256 in hex; the atlas was changed after mining")
     if sealed.decode().strip() != digest:
         raise AtlasDamaged(f"{path} is not the file that {SEAL} was written for; the atlas was changed after mining")
-    if type(schema) is not int or schema < 1:
-        raise AtlasDamaged(f"{path}: schema is {schema!r}, expected 1 to {SCHEMA_VERSION}; mine the atlas again")
     return manifest, digest
 
 

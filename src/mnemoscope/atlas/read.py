@@ -1,7 +1,7 @@
 """A finished atlas, opened for reading: its manifest, its tables, and its memories by name.
 
-Opening reads the manifest only. An unfinished, damaged or newer atlas is refused, and so is a table of another atlas.
-Needs no torch and never writes.
+Opening reads the manifest only. An atlas that is unfinished, damaged or of another version is refused, and so is a
+table of another atlas. Needs no torch and never writes.
 """
 
 import os
@@ -96,11 +96,9 @@ class Atlas(Tables):
 
     def _repr_html_(self) -> str:
         model, corpus = self.manifest.model, self.manifest.corpus
-        tokens = corpus.counts.get("mined_tokens")
-        read = None if tokens is None else f"{tokens:,} tokens"
         rows = [
-            html_row("model", [", ".join(filter(None, (model.spec, model.family, model.block, model.activation)))]),
-            html_row("text", [", ".join(filter(None, (corpus.spec, read)))]),
+            html_row("model", [", ".join((model.spec, model.family, model.block, model.activation))]),
+            html_row("text", [f"{corpus.spec}, {corpus.counts['mined_tokens']:,} tokens"]),
             html_row("memories", [f"{len(self):,} in {self.range_text()}"]),
             html_row("folder", [str(self.path)]),
         ]
@@ -109,9 +107,8 @@ class Atlas(Tables):
 
     @property
     def reading(self) -> Reading:
-        """How the mined model reads a text. Where the manifest does not say, every position counts."""
-        beginning = self.manifest.model.beginning
-        return Reading.of(beginning.token, beginning.kind)
+        """How the mined model reads a text."""
+        return Reading.of(self.manifest.model.beginning.token)
 
     @overload
     def __getitem__(self, key: "str | MemoryId | tuple[int, int]") -> "Memory": ...
@@ -307,7 +304,7 @@ class Memory:
             texts = ", ".join(show_token(self._atlas.vocabulary.texts[token]) for token in tokens)
             said = f"promotes {escape(texts)}" if tokens else "has no clear token"
             promoted = f"<p>Its value {said}.</p>"
-        model = escape(self._atlas.manifest.model.spec or "")
+        model = escape(self._atlas.manifest.model.spec)
         heading = f"<p><b>{self.id}</b> of {model}: its strongest prefixes</p>"
         return "\n".join([heading, html_table(rows), promoted])
 

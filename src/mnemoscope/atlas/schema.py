@@ -1,7 +1,6 @@
 """The tables of an atlas: names, places, columns, and the origin that every file states.
 
-One pyarrow schema per table of FORMAT.md, at this schema version; atlases of earlier versions lack the columns that
-came later (`Column.since`) and stay readable. Readers ignore unknown columns; writers never drop one.
+One pyarrow schema per table of FORMAT.md. Readers ignore unknown columns; writers never drop one.
 """
 
 import re
@@ -13,7 +12,11 @@ import pyarrow as pa
 from mnemoscope.atlas.columns import TableKind, parse_columns
 from mnemoscope.errors import OptionError
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
+RULES = 11
+"""Raised when this package's own rules change a number. A plan holds it."""
+UNRELEASED = "was made by an unreleased version; mine it again"
+"""Said of an atlas or a run with another number."""
 
 SENTENCES_PER_PART = 100_000
 
@@ -23,7 +26,6 @@ class Provenance:
     model: str
     corpus: str
     plan: str
-    schema: int = SCHEMA_VERSION
 
 
 _EXPERT = "expert int16? | the expert; null in a dense layer"
@@ -104,22 +106,22 @@ _KINDS = (
         target_rank int32? form=rank label="target's rank" | of the target under the value; 0: the value agrees
         trigger_log_probability float32? form=number label='log probability of what follows' | mean log probability of
             the next tokens of the triggers under the value
-        working_logit float32? form=number unit=nats since=2 nulls_as=working_probability label='top score at work' |
+        working_logit float32? form=number unit=nats nulls_as=working_probability label='top score at work' |
             the value at work: times the median coefficient of the memory's positive triggers and the model's
             multipliers, over the layer's `value_scales`; its top score minus its mean score. Null without positive
             triggers, and everywhere without prefixes
-        working_probability float32? form=share since=2 label='at work' | the largest of the softmax of the value at
+        working_probability float32? form=share label='at work' | the largest of the softmax of the value at
             work, as strongly as its triggers fire; null where `working_logit` is
-        working_logit_negative float32? form=number unit=nats since=3 nulls_as=working_probability_negative
+        working_logit_negative float32? form=number unit=nats nulls_as=working_probability_negative
             label='top score at work, below zero' | `working_logit` of the negative triggers, whose
             median is negative
-        working_probability_negative float32? form=share since=3 label='at work, below zero' |
+        working_probability_negative float32? form=share label='at work, below zero' |
             `working_probability` of the negative triggers; null where `working_logit_negative` is
-        top_z float32? form=number since=3 label='top token stands out by' unit='standard deviations' | how far the
+        top_z float32? form=number label='top token stands out by' unit='standard deviations' | how far the
             first of the top scores is from the mean of the value's own scores; null where all are equal
-        bottom_z float32? form=number since=3 label='bottom token stands out by' unit='standard deviations' | the same
+        bottom_z float32? form=number label='bottom token stands out by' unit='standard deviations' | the same
             of the first of the bottom scores
-        clear_z float32? form=number since=3 label='clear above' unit='standard deviations' | the same of
+        clear_z float32? form=number label='clear above' unit='standard deviations' | the same of
             1,000 seeded random directions under the same fold and head, 99th percentile: a feature *promotes* its
             first token only where that stands out by more
     """),
@@ -188,7 +190,7 @@ _KINDS = (
         sign int8 | 1 or -1
         label string | its best pattern, else the token that at least 5 of its 25 best prefixes end in, else `no clear
             pattern`; and what it promotes, if it does
-        promotes bool? | null where nothing says it: before schema 3, or without a value at work
+        promotes bool? | null without a value at work
     """),
     TableKind("roles", 1_024, "layer", optional=True, for_experts=_EXPERT, declared="""
         memory int32
@@ -204,9 +206,9 @@ _KINDS = (
         control_cosine float32? form=number | its cosine
         controls_found float32? form=share | of the last tokens of the other memory's 25 best triggers, the share among
             `key_top_tokens`
-        text_rank int32? form=rank since=3 | on a little text (sentences of `background`, about 4,096 tokens) the key
+        text_rank int32? form=rank | on a little text (sentences of `background`, about 4,096 tokens) the key
             points to one token most; that token's rank under the key
-        shuffled_rank int32? form=rank since=3 | the same of the key with its entries in another order, one order a
+        shuffled_rank int32? form=rank | the same of the key with its entries in another order, one order a
             layer
     """),
     TableKind("similar_words", 16_384, optional=True, declared="""
@@ -229,7 +231,7 @@ _KINDS = (
             `key_top_tokens`
         control_rank int32? form=rank | the same of another memory's best trigger
         controls_found float32? form=share | the same of another memory's triggers
-        text_rank,shuffled_rank int32? form=rank since=3 | as in `roles`, with the words of this lens
+        text_rank,shuffled_rank int32? form=rank | as in `roles`, with the words of this lens
     """),
     TableKind("readouts", 65_536, optional=True, declared="""
         prefix int32
@@ -333,10 +335,10 @@ _KINDS = (
             mean logit of the vocabulary
         embedding_logit_other,rest_logit_other,bias_logit_other,final_logit_other float32 form=number | the same for
             the logit of `other_top`
-        other_next_token int32? since=3 | the text's next token of the prefix that has `other_top`
-        attention_logit_next,ffn_logit_next float32? form=number since=3 | what they add to the logit of the text's
+        other_next_token int32? | the text's next token of the prefix that has `other_top`
+        attention_logit_next,ffn_logit_next float32? form=number | what they add to the logit of the text's
             next token
-        attention_logit_other_next,ffn_logit_other_next float32? form=number since=3 | the same for `other_next_token`
+        attention_logit_other_next,ffn_logit_other_next float32? form=number | the same for `other_next_token`
     """),
     TableKind("routing", 65_536, declared="""
         layer int16
@@ -409,7 +411,7 @@ def place(path: str) -> tuple[TableKind, int | None] | None:
 
 def metadata(name: str, provenance: Provenance) -> dict[bytes, bytes]:
     return {
-        b"mnemoscope.schema": str(provenance.schema).encode(),
+        b"mnemoscope.schema": str(SCHEMA_VERSION).encode(),
         b"mnemoscope.table": name.encode(),
         b"mnemoscope.model": provenance.model.encode(),
         b"mnemoscope.corpus": provenance.corpus.encode(),
@@ -424,12 +426,11 @@ def schema_error(name: str, found: pa.Schema, provenance: Provenance) -> str | N
         if stored.get(key) != expected:
             seen = stored.get(key, b"nothing").decode("utf-8", "replace")
             return f"it says {key.decode()} = {seen}, the manifest {expected.decode()}"
-    known = TABLES[name].by_name
     for column in TABLES[name].columns_beside(found.names):
         index = found.get_field_index(column.name)
-        if index < 0 and known[column.name].since <= provenance.schema:
+        if index < 0:
             return f"column {column.name} is missing"
-        if index >= 0 and not found.field(index).type.equals(column.type):
+        if not found.field(index).type.equals(column.type):
             return f"column {column.name} is {found.field(index).type}, not {column.type}"
     return None
 
@@ -468,11 +469,3 @@ def content_error(name: str, rows: pa.Table, vocabulary: int) -> str | None:
             if token is not None and not 0 <= token < vocabulary:
                 return f"{column} names token {token}, and the model has tokens 0-{vocabulary - 1}"
     return None
-
-
-def with_later_columns(name: str, rows: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
-    """The rows of a table of any schema, with nulls for the later columns; only those of `columns`."""
-    for later, column in TABLES[name].by_name.items():
-        if column.since > 1 and (columns is None or later in columns) and later not in rows.column_names:
-            rows = rows.append_column(column.field, pa.nulls(rows.num_rows, column.field.type))
-    return rows

@@ -29,7 +29,6 @@ from mnemoscope.atlas.schema import (
     place,
     schema_error,
     table_kind,
-    with_later_columns,
 )
 from mnemoscope.errors import AtlasBusy, AtlasDamaged, AtlasUnfinished, OptionError
 from mnemoscope.foundation.files import digest_of_files, file_hash, refuse_endless
@@ -66,7 +65,7 @@ class Tables(MinedMemories):
 
     def made_by(self, **options: Any) -> dict[str, Any]:
         """The entry `made_by` of a result that is read off this atlas with these options."""
-        model, seed = self.manifest.model.fingerprint, self.manifest.plan.get("seed")
+        model, seed = self.manifest.model.fingerprint, self.manifest.plan["seed"]
         return made_by(model=model, atlas=self.manifest_hash, options=options, seed=seed)
 
     def forget(self) -> None:
@@ -128,8 +127,8 @@ class Tables(MinedMemories):
         return rows
 
     def columns(self, name: str) -> pl.DataFrame:
-        """What the columns of a table are, a row each: `column`, `type`, `about` (meaning, unit, schema version since
-        which it is there). Raises OptionError for an impossible table.
+        """What the columns of a table are, a row each: `column`, `type`, `about` (meaning, unit). Raises OptionError
+        for an impossible table.
         """
         kind = table_kind(name)
         own = kind.by_name.values() if self.numberings else kind.of_all
@@ -203,7 +202,7 @@ class Tables(MinedMemories):
     def _frame(self, name: str, table: Any, columns: Sequence[str] | None, layer: int | None) -> pl.DataFrame:
         if wrong := content_error(name, table, self.manifest.model.sizes.vocabulary):
             raise AtlasDamaged(f"{self.path}: table {name}: {wrong}, which no run writes; mine the atlas again")
-        frame = pl.from_arrow(with_later_columns(name, table, columns).replace_schema_metadata(None))
+        frame = pl.from_arrow(table.replace_schema_metadata(None))
         assert isinstance(frame, pl.DataFrame)
         counted = counted_through(frame, self.numberings, layer)
         return counted if columns is None else counted.select(columns)

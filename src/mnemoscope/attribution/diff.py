@@ -184,7 +184,7 @@ class Differ(ExitStack):
         for one in self._models:
             check_head(one)
             check_wide_numbers(one)
-        if atlas is not None and not second.is_model_of(atlas.manifest["model"]):
+        if atlas is not None and second.fingerprint != atlas.manifest.model.fingerprint:
             require_model_of(model, atlas)
 
     def __enter__(self) -> "Differ":

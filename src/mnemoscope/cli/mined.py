@@ -17,7 +17,7 @@ def summarise(path: Path, *, json: bool) -> None:
     manifest, model, corpus, part = atlas.manifest, atlas.manifest.model, atlas.manifest.corpus, atlas.manifest.part
     counts, questions = corpus.counts, manifest.questions
     memories = sum(atlas.memories(layer) for layer in atlas.layers)
-    if (overlap := corpus.overlap) and overlap.sentences:
+    if (overlap := corpus.overlap).sentences:
         print(
             f"warning: {overlap.sentences:,} of {overlap.of:,} sentences of the validation text"
             f" ({overlap.share:.1%}) are in the mined text, too",
@@ -28,24 +28,24 @@ def summarise(path: Path, *, json: bool) -> None:
     if json:
         made = {"atlas": str(path), "model": model.spec, "corpus": corpus.spec}
         sizes = {"layers": list(atlas.layers), "memories": memories, "counts": counts}
-        rest = {"overlap": manifest["corpus"].get("overlap"), "questions": manifest.get("questions") or None}
+        rest = {"overlap": manifest["corpus"]["overlap"], "questions": manifest.get("questions") or None}
         plan = {"part": manifest.get("part"), "plan_hash": manifest.plan_hash}
         emit({**made, **sizes, **rest, **plan, "made_by": atlas.made_by()})
         return
     print(f"{path} is {f'{part} of ' if part else ''}an atlas: {atlas.range_text()} ({memories:,} memories)")
     print(f"  model   {model.spec}")
     print(f"  corpus  {corpus.spec}")
-    if spoken := ", ".join(f"{counts[name]:,} {name.replace('_', ' ')}" for name in _COUNTS if name in counts):
-        print(f"  text    {spoken}")
-    if counts.get("duplicates") and manifest.plan.get("split") != "sentence":
+    spoken = ", ".join(f"{counts[name]:,} {name.replace('_', ' ')}" for name in _COUNTS)
+    print(f"  text    {spoken}")
+    if counts["duplicates"] and manifest.plan.get("split") != "sentence":
         print("          (texts that differ only in white space at their ends, such as indentation, count as one)")
     for which, read in (("", counts), (" of the validation text", counts.get("validation") or {})):
         if bad := read.get("bad_rows", {}).get("count"):
             rows = read["bad_rows"]["rows"]
             more = f" and {bad - len(rows[:_LISTED]):,} more (manifest.json)" if bad > _LISTED else ""
             print(f"  skipped {bad:,} bad rows{which}: {', '.join(rows[:_LISTED])}{more}")
-    if questions.prefixes is not None:
-        gave, requested = questions.prefixes, questions.prefixes_asked or 0
+    if not part:
+        gave, requested = questions.prefixes, questions.prefixes_asked
         fewer = f" (not {requested:,}: the validation text has no more)" if gave < requested else ""
         removals = f"{questions.removals_per_layer} memories per layer for removals"
         print(f"  asked   {gave:,} validation prefixes{fewer}, {removals}")

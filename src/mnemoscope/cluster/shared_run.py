@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from mnemoscope.atlas.manifest import WORK, shared_run_of
+from mnemoscope.atlas.schema import UNRELEASED
 from mnemoscope.corpus import TokenizedCorpus, open_prepared
 from mnemoscope.errors import PartsDiffer, PlanDiffers
 from mnemoscope.mining.plan.mining_plan import MiningPlan
@@ -46,9 +47,7 @@ class SharedRun:
         try:
             return MiningPlan.from_document(begun["plan"], directory), cls(**work)
         except TypeError as error:
-            raise PlanDiffers(
-                f"{directory} was begun by another version of mnemoscope; go on with that one, or --force"
-            ) from error
+            raise PlanDiffers(f"{directory} {UNRELEASED} with --force") from error
 
     @property
     def leases(self) -> int:

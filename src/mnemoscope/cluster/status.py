@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from mnemoscope.atlas.manifest import MANIFEST, STATE, WORK, read_manifest, unfinished_plan
-from mnemoscope.atlas.schema import TABLES
+from mnemoscope.atlas.schema import RULES, TABLES, UNRELEASED
 from mnemoscope.cluster.coordination.heartbeats import BEATS, DRIVER, beat_path, host, is_gone
 from mnemoscope.cluster.coordination.leases import DONE, LeaseFolder
 from mnemoscope.cluster.stages import TEXT, PublishedStage
-from mnemoscope.errors import AtlasNotFound, StoreFailed
+from mnemoscope.errors import AtlasNotFound, AtlasTooNew, StoreFailed
 from mnemoscope.foundation.files import read_object
 
 _STALE = 60.0
@@ -47,7 +47,7 @@ class RunStatus:
 
 
 def run_status(directory: Path) -> RunStatus:
-    """Raises AtlasNotFound if the folder holds no run and no atlas."""
+    """Raises AtlasNotFound if the folder holds no run and no atlas, AtlasTooNew for one of another version."""
     begun = unfinished_plan(directory)
     if begun is None:
         if not (directory / MANIFEST).is_file():
@@ -55,6 +55,8 @@ def run_status(directory: Path) -> RunStatus:
         read_manifest(directory)
         lacking = not (directory / TABLES["patterns"].path()).is_file() and not (directory / STATE).is_dir()
         return RunStatus("patterns" if lacking else "finished", 0, 0, [], 0, 0.0, None if lacking else 0.0)
+    if begun["plan"].get("rules") != RULES:
+        raise AtlasTooNew(f"{directory} {UNRELEASED} with --force")
     beats = {path.stem: read_object(path) for path in sorted((directory / BEATS).glob("*.json"))}
     workers = [
         WorkerStatus(name, is_alive(directory, name, said), float(said.get("rate", 0.0)), int(said.get("batches", 0)))

@@ -23,7 +23,7 @@ from mnemoscope.cluster.worker_context import WorkerContext
 from mnemoscope.errors import OptionError, PartsDiffer
 from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions
 from mnemoscope.mining.mining_run import MiningRun
-from mnemoscope.mining.plan.mining_plan import RULES, MiningPlan, library_versions
+from mnemoscope.mining.plan.mining_plan import MiningPlan, library_versions
 from mnemoscope.mining.stages import STAGES, run_unit
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
 from mnemoscope.mining.text.state import StateFacts
@@ -79,9 +79,6 @@ def work(
 
 def _check_libraries(plan: MiningPlan, directory: Path) -> None:
     """Raises PartsDiffer unless the versions here are those of the plan, or others that were accepted."""
-    if plan.rules != RULES:
-        said = f"rules {plan.rules}, this worker mines by rules {RULES}"
-        raise PartsDiffer(f"{directory} was begun by {said}; install the version that began it")
     if plan.kernels != kernels_chosen():
         raise PartsDiffer(
             f"this worker's environment sets {kernels_chosen() or 'nothing'} for the choice of kernels, the plan's"

@@ -10,7 +10,7 @@ _OPTIONS = (
     *("split", "sample", "max_sentences", "max_tokens", "text_field", "ids_field", "skip_special", "skip_bad_rows"),
     *("triggers", "per_sentence"),
 )
-_NOTED = ("rules", "torch", "transformers", "tokenizers", "sentencex", "dtype", "device", "threads", "batch_tokens")
+_NOTED = ("torch", "transformers", "tokenizers", "sentencex", "dtype", "device", "threads", "batch_tokens")
 
 
 def check_comparable(first: Atlas, second: Atlas) -> str:

@@ -31,13 +31,9 @@ class Reading:
     """The column, from the end, whose state speaks of what follows a framed text."""
 
     @classmethod
-    def of(cls, token: int | None, kind: str | None) -> Self:
-        """That of a model with this beginning token and its kind, as manifests say them; where one says no kind, every
-        position counts.
-        """
-        if token is not None:
-            return cls((token,))
-        return cls() if kind is None else cls(first=1)
+    def of(cls, token: int | None) -> Self:
+        """That of a model with this beginning token, or with none."""
+        return cls(first=1) if token is None else cls((token,))
 
     @property
     def offset(self) -> int:

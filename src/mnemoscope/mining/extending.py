@@ -21,7 +21,6 @@ from mnemoscope.foundation.options.model_options import ModelOptions
 from mnemoscope.foundation.options.signatures import takes_options
 from mnemoscope.foundation.progress import Progress, ignore_progress, report_to
 from mnemoscope.mining.mining_run import MiningRun
-from mnemoscope.mining.plan.changed_rules import check_rules
 from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.run_folder import hold
 from mnemoscope.mining.stages import OPTIONAL_TABLES, STAGES, run_stages
@@ -73,12 +72,12 @@ def extend(
     with report_to(progress) as report:
         if made:
             plan = MiningPlan.from_document(atlas.manifest["plan"], atlas.path)
-            loaded = load_mined(atlas, plan, model, made, device=device, opening=opening, progress=report)
+            loaded = load_mined(atlas, plan, model, device=device, opening=opening, progress=report)
             if not tables and not loaded.linear_head:
                 made = [name for name in made if name != "importance"]
             with loaded.in_use(compare=True), hold(write_beside(atlas)):
                 context = RunContext(atlas.path, checkpoint_every, report)
-                run = MiningRun(context, loaded, plan, schema=atlas.manifest.schema, texts=texts)
+                run = MiningRun(context, loaded, plan, texts=texts)
                 for name in made:
                     if name in there:
                         for path in files_of(atlas, name):
@@ -113,15 +112,13 @@ def load_mined(
     atlas: Atlas,
     plan: MiningPlan,
     model: LanguageModel | str | None,
-    tables: Sequence[str],
     *,
     device: str = AUTO,
     opening: ModelOptions,
     progress: Progress = ignore_progress,
 ) -> LanguageModel:
     """The model that an atlas was mined from, in the plan's dtype and threads; `model` None is the plan's. Raises
-    ModelDiffers, AtlasUnfinished for a part, PlanDiffers if later rules changed one of the `tables`, and what loading
-    raises.
+    ModelDiffers, AtlasUnfinished for a part, and what loading raises.
     """
     if part := atlas.manifest.part:
         raise AtlasUnfinished(f"{atlas.path} is {part}; join all parts with `mnemoscope merge`, then extend it")
@@ -137,7 +134,6 @@ def load_mined(
         raise ModelDiffers(
             f"{atlas.path} was mined in {plan.dtype}, {model.spec} is loaded in {model.dtype}; load it in {plan.dtype}"
         )
-    check_rules(atlas.path, plan, model, tables)
     return model
 
 

@@ -13,14 +13,14 @@ from mnemoscope.atlas.folder import clear
 from mnemoscope.atlas.form import Manifest
 from mnemoscope.atlas.lock import lock_folder
 from mnemoscope.atlas.manifest import STATE, mined_from, open_as_mined, read_manifest, unfinished_plan
-from mnemoscope.atlas.schema import SCHEMA_VERSION, TABLES
+from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import AtlasDamaged, OptionError, PartsDiffer
 from mnemoscope.foundation.options.model_options import ModelOptions
 from mnemoscope.foundation.options.signatures import takes_options
 from mnemoscope.foundation.progress import Progress, report_to
 from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.text_tables import SHARED
-from mnemoscope.mining.plan.mining_plan import RULES, MiningPlan, all_versions, library_versions
+from mnemoscope.mining.plan.mining_plan import MiningPlan, all_versions, library_versions
 from mnemoscope.mining.run_folder import begin_run, check_writable, difference, hold, paths_of
 from mnemoscope.mining.sealing import model_facts, seal_run
 from mnemoscope.mining.stages import mined_stages, run_stages
@@ -60,11 +60,6 @@ def merge(
         if problems := verify(folder):
             raise AtlasDamaged(f"part {folder} is damaged: {problems[0]}; mine that part again")
     plan = MiningPlan.from_document(manifests[0]["plan"], folders[0])
-    if plan.rules != RULES:
-        raise PartsDiffer(
-            f"{folders[0]} was mined by rules {plan.rules}, this version merges parts of rules {RULES}; merge them with"
-            " the version that mined them, or mine them again"
-        )
     outline = MiningState.outline(StateShape({}, plan.triggers, ()))
     for folder in folders:  # refuses devices of different names before anything is made
         outline.absorb_facts(folder / STATE / CHECKPOINT, plan=plan.hash(), mixed=allow_mixed_devices)
@@ -109,10 +104,6 @@ def _complete(folders: list[Path]) -> list[Manifest]:
         part, common = manifest.part, first.part
         if part is None or common is None:
             raise PartsDiffer(f"{folder} is a whole atlas, not a part; parts are made with `mine --part I/N`")
-        if manifest.schema != SCHEMA_VERSION:
-            raise PartsDiffer(
-                f"{folder} has atlas schema {manifest.schema}, a merge writes {SCHEMA_VERSION}; mine that part again"
-            )
         if manifest.plan_hash != first.plan_hash:
             one, other = first.plan, manifest.plan
             differing = [name.replace("_", " ") for name in sorted({*one, *other}) if one.get(name) != other.get(name)]

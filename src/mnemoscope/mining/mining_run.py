@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mnemoscope.atlas.experts import counted_through, with_experts, with_names
-from mnemoscope.atlas.schema import SCHEMA_VERSION, TABLES, Provenance, schema_error
+from mnemoscope.atlas.schema import TABLES, Provenance, schema_error
 from mnemoscope.atlas.store import write_table
 from mnemoscope.corpus import TokenizedCorpus
 from mnemoscope.foundation.files import read_object, write_json
@@ -30,8 +30,8 @@ Pass = TypeVar("Pass")
 class MiningRun:
     """`states` are files that together count every batch of the text once. `copy` is the tokenized text, needed for its
     tables only; a merge has the folders of its `parts` instead. Passes without layers are cut into `pieces`. States are
-    `mixed` if devices of different names may have computed them. An atlas that is extended has neither states nor text,
-    and keeps its `schema`; `texts` are those of its texts that have moved.
+    `mixed` if devices of different names may have computed them. An atlas that is extended has neither states nor text;
+    `texts` are those of its texts that have moved.
     """
 
     context: RunContext
@@ -42,7 +42,6 @@ class MiningRun:
     parts: Sequence[Path] = ()
     pieces: int = 1
     mixed: bool = False
-    schema: int = SCHEMA_VERSION
     texts: Mapping[str, str] = field(default_factory=dict)
     _kept: Any = field(default=None, init=False)
 
@@ -52,7 +51,7 @@ class MiningRun:
 
     @property
     def provenance(self) -> Provenance:
-        return Provenance(self.plan.model_fingerprint, str(self.plan.corpus_fingerprint), self.plan.hash(), self.schema)
+        return Provenance(self.plan.model_fingerprint, str(self.plan.corpus_fingerprint), self.plan.hash())
 
     @cached_property
     def sentences(self) -> NamedSentences:

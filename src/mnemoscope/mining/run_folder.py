@@ -22,7 +22,7 @@ from mnemoscope.atlas.manifest import (
     read_manifest,
     unfinished_plan,
 )
-from mnemoscope.atlas.schema import TABLES
+from mnemoscope.atlas.schema import RULES, TABLES, UNRELEASED
 from mnemoscope.atlas.tables import patterns_command
 from mnemoscope.corpus import Encoder, Render, Source, TokenizedCorpus, open_source, prepare
 from mnemoscope.errors import AtlasError, AtlasExists, CorpusError, ModelError, PlanDiffers
@@ -31,7 +31,7 @@ from mnemoscope.foundation.options.mining_options import MiningOptions, is_chat
 from mnemoscope.foundation.options.model_options import NAMED, full_name
 from mnemoscope.foundation.progress import NOTE, StopSignal, interruption
 from mnemoscope.mining.plan.limits import limit_note
-from mnemoscope.mining.plan.mining_plan import RULES, MiningPlan, all_versions, library_versions
+from mnemoscope.mining.plan.mining_plan import MiningPlan, all_versions, library_versions
 from mnemoscope.mining.plan.removal_cost import default_removals
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
 from mnemoscope.models import IdTokens, LanguageModel
@@ -57,6 +57,8 @@ def difference(
     """The error for an unfinished run of another plan or part; None if it is the same, or there is none. `otherwise` is
     the advice for another part.
     """
+    if begun is not None and begun["plan"].get("rules") != RULES:
+        return PlanDiffers(f"{directory} {UNRELEASED} with --force")
     if begun is not None and (found := plan.difference(begun["plan"])):
         return PlanDiffers(
             f"{directory} was begun with another plan ({found[0]}); "

@@ -14,11 +14,12 @@ from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.folder import remove_work
 from mnemoscope.atlas.form import Manifest
 from mnemoscope.atlas.manifest import RUN, mined_from, seal, table_files
-from mnemoscope.atlas.schema import place
+from mnemoscope.atlas.schema import SCHEMA_VERSION, place
 from mnemoscope.atlas.tables import patterns_command
 from mnemoscope.errors import StoreFailed
 from mnemoscope.foundation.files import file_entry, write_json
 from mnemoscope.foundation.memory_names import most_experts
+from mnemoscope.foundation.origin import package_version
 from mnemoscope.foundation.progress import StopSignal, interruption
 from mnemoscope.mining.mining_run import MiningRun, read_note
 from mnemoscope.mining.plan.mining_plan import MiningPlan
@@ -28,6 +29,7 @@ from mnemoscope.patterns import PatternFinder, join_patterns, open_finder, write
 
 SEALING = "sealing"
 """The stage from whose begin nothing may write into the work folder."""
+_PROJECTIONS = {"values": "gain", "votes": "gain", "streams": "lens", "neighbours": "raw cosine"}
 _OF_PATTERNS = ("vocabulary", "background", "sentences", "triggers", "similar_words")
 """The tables in which patterns are found."""
 
@@ -77,7 +79,7 @@ def seal_run(
         "plan": plan.document(),
         "plan_hash": plan.hash(),
         "layers": list(plan.layers),
-        "projections": {"values": "gain", "votes": "gain", "streams": "lens", "neighbours": "raw cosine"},
+        "projections": _PROJECTIONS,
         "dtype": plan.dtype,
         "device": plan.device,
         "out_of_memory_batches": text["halved"],
@@ -121,8 +123,18 @@ def _unsealed_atlas(run: MiningRun) -> Atlas:
     read = {path: found[0].name for path in table_files(directory) if (found := place(path))}
     files = {path: file_entry(directory / path) for path, name in read.items() if name in _OF_PATTERNS}
     document = {
+        "schema": SCHEMA_VERSION,
+        "package": package_version(),
         "model": model_facts(run.model),
-        "corpus": {"fingerprint": plan.corpus_fingerprint},
+        "corpus": {
+            "spec": plan.corpus,
+            "fingerprint": plan.corpus_fingerprint,
+            "counts": {},
+            "held_out_share": 0.0,
+            "overlap": {"sentences": 0, "of": 0, "share": 0.0},
+        },
+        "projections": _PROJECTIONS,
+        "out_of_memory_batches": [],
         "plan": plan.document(),
         "plan_hash": plan.hash(),
         "layers": list(plan.layers),

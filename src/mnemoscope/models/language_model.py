@@ -5,9 +5,8 @@ use. hooks.py reads coefficients while it runs; other rooms use the numbers (min
 """
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
 from functools import cached_property
 from math import prod
 from threading import RLock, local
@@ -97,7 +96,7 @@ class LanguageModel(metaclass=_Reloaded):
         self._running, self.lock = local(), _LOCKS.setdefault(anatomy.model, RLock())
         self.cache = Cache()
         self.reader, self.padding = parts.reader(beginning), parts.padding(anatomy.rows)
-        self.beginning, self.reading = beginning, Reading.of(beginning.token, beginning.kind)
+        self.beginning, self.reading = beginning, Reading.of(beginning.token)
         self.ends = parts.ends(anatomy.rows).union(parts.beginning(anatomy.rows).tokens)
         self.sizes = Sizes(
             layers=len(layers),
@@ -132,15 +131,6 @@ class LanguageModel(metaclass=_Reloaded):
     def fingerprint(self) -> str:
         """The sha256, in hex, of model and beginning."""
         return self._fingerprint
-
-    def is_model_of(self, mined: Mapping[str, Any]) -> bool:
-        """Whether an atlas was mined from this model; `mined` is the entry `model` of its manifest.
-
-        Atlases from before the fingerprint covered the beginning token hold the content's, and the token beside it.
-        """
-        if mined.get("fingerprint") == self.content:
-            return bool(mined.get("beginning") == asdict(self.beginning))
-        return bool(mined.get("fingerprint") == self.fingerprint)
 
     def numbering(self, layer: int) -> Numbering:
         """The numbers and names of a layer's memories."""

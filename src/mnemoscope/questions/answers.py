@@ -79,7 +79,7 @@ def make_answer(atlas: Atlas, question: str) -> AnswerFiles:
 
 def judgements_hash(atlas: Atlas, question: str) -> str | None:
     """The sha256 of the present judgements; None without any. Raises AnnotationError for judgements of another atlas,
-    AtlasDamaged, AtlasTooNew, AtlasBusy.
+    AtlasDamaged, AtlasBusy.
     """
     read = load_question(question).judgements
     rows = None if read is None else read(atlas)

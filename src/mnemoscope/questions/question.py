@@ -132,7 +132,7 @@ class Question:
     cases: Callable[[Atlas], pl.DataFrame] | None = None
 
     def number(self, name: str) -> Number:
-        """A number of another version, which this one does not declare, has a plain declaration."""
+        """A number that is not declared has a plain declaration."""
         return next((one for one in self.numbers if one.name == name), Number(name, "number"))
 
 

@@ -83,7 +83,7 @@ def by_layer(atlas: Atlas, rows: pl.DataFrame) -> Iterator[tuple[int | None, pl.
 
 
 def plan_seed(atlas: Atlas) -> int:
-    return int(atlas.manifest.plan.get("seed", 0))
+    return int(atlas.manifest.plan["seed"])
 
 
 def model_layers(atlas: Atlas) -> int:
@@ -92,8 +92,7 @@ def model_layers(atlas: Atlas) -> int:
 
 def projection(atlas: Atlas, *names: str) -> dict[str, str]:
     """Of values, votes or streams (definitions.md section 2)."""
-    usual = {"values": "gain", "votes": "gain", "streams": "lens"}
-    return {name: atlas.manifest.projections.get(name, usual[name]) for name in names}
+    return {name: atlas.manifest.projections[name] for name in names}
 
 
 def values(atlas: Atlas) -> pl.DataFrame:
@@ -150,15 +149,13 @@ class Predictions:
         documents, self._codes = np.unique(self["document"], return_inverse=True)
         self.place: NDArray[np.int64] = np.searchsorted(np.array(self.layers), self["layer"])
         """Index in `layers`, per row."""
-        self.memories = self.get("routed_memories", np.array([atlas.memories(one) for one in self.layers])[self.place])
+        memories = np.array([atlas.memories(one) for one in self.layers])[self.place]
+        self.memories: NDArray[Any] = self._columns.get("routed_memories", memories)
         """Of the row's layer; in a mixture of experts those that the prefix was routed to (definitions.md 7.1)."""
         self._resamples = Resamples(len(documents), plan_seed(atlas))
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         return self._columns[name]
-
-    def get(self, name: str, otherwise: NDArray[Any]) -> NDArray[Any]:
-        return self._columns.get(name, otherwise)
 
     def once(self) -> NDArray[np.bool_]:
         """A mask of one row per prefix."""

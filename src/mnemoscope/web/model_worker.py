@@ -181,7 +181,7 @@ def load_worker(settings: Settings, atlas: Atlas) -> ModelWorker:
 def describe_difference(settings: Settings, model: LanguageModel, atlas: Atlas) -> str:
     """One sentence on why this is not the model that was mined; empty if it is. Raises ModelDiffers unless forced."""
     mined = atlas.manifest.model
-    if model.is_model_of(atlas.manifest["model"]):
+    if model.fingerprint == mined.fingerprint:
         return ""
     name = model.spec
     text = f"{name} is not the model that {atlas.path} was mined from ({mined.spec}):"

@@ -20,7 +20,7 @@ import polars as pl
 
 from mnemoscope.annotate.judgements.rules import JUDGED_KINDS, VERDICTS
 from mnemoscope.atlas.manifest import MANIFEST
-from mnemoscope.errors import AnnotationError, AtlasBusy, AtlasDamaged, AtlasTooNew
+from mnemoscope.errors import AnnotationError, AtlasBusy, AtlasDamaged
 from mnemoscope.foundation.files import file_hash
 from mnemoscope.foundation.intervals import Estimate, share
 
@@ -60,8 +60,8 @@ def read_judgements(atlas: Path) -> pl.DataFrame | None:
 
     Columns: author, made_at (UTC), layer, memory, control (a key of random prefixes, whose `memory` is its own number),
     pattern (the author's numbering), kind (shallow, semantic, both or none), description, triggers (ranks), sampled.
-    Raises AnnotationError for judgements of another atlas, AtlasDamaged if the file is no database of annotations or a
-    row is invalid, AtlasTooNew, AtlasBusy.
+    Raises AnnotationError for judgements of another atlas, AtlasDamaged if the file is no database of annotations of
+    this version or a row is invalid, AtlasBusy.
     """
     path = Path(atlas) / ANNOTATIONS
     rows = query(
@@ -132,8 +132,6 @@ def query(path: Path, ask: Callable[[sqlite3.Connection], Iterable[tuple[Any, ..
                 raise AtlasDamaged(f"{path} is not a database of annotations; move it away, or restore it from a copy")
             found = [version for (version,) in database.execute("SELECT version FROM annotations_version")]
             shown = " and ".join(map(str, found)) or "none"
-            if len(found) == 1 and isinstance(found[0], int) and found[0] > VERSION:
-                raise AtlasTooNew(f"{path} has version {shown}, this package reads up to {VERSION}; update mnemoscope")
             if found != [VERSION]:
                 raise AtlasDamaged(f"{path} has version {shown}, expected {VERSION}; restore it from a copy")
             _check_atlas(database, path)

@@ -85,22 +85,6 @@ def check_names(model: str, opening: "ModelOptions") -> None:
             raise ModelNotFound(f"no folder {given!r}; give {give}")
 
 
-def shown_manifest(document: Mapping[str, Any]) -> dict[str, Any]:
-    """A manifest with display names in place of the paths that atlases of rules 7 and before hold."""
-    stored, model, corpus = document["plan"], document["model"], document["corpus"]
-    texts = ("corpus", "validation")
-    plan = {
-        name: display_name(value, of_text=name in texts)
-        if name in ("model", "adapter", "tokenizer", *texts) and isinstance(value, str) else value
-        for name, value in stored.items()
-    }  # fmt: skip
-    specs = ["+".join(str(each[name]) for name in ("model", "adapter") if each.get(name)) for each in (stored, plan)]
-    spec = model.get("spec")
-    spec = specs[1] if spec == specs[0] else spec and display_name(spec)
-    text = corpus.get("spec") and display_name(corpus["spec"], of_text=True)
-    return {**document, "plan": plan, "model": {**model, "spec": spec}, "corpus": {**corpus, "spec": text}}
-
-
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
     """How a model is opened, beside its name, number format and device; every option may be left out."""

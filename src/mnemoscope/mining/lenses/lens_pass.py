@@ -102,7 +102,7 @@ def fit_lenses(
     wanted = [kind for kind in LENSES if (kind in kinds or "tuned" in kinds) and kind not in found]
     plan = MiningPlan.from_document(opened.manifest["plan"], opened.path)
     with report_to(progress) as report:
-        loaded = load_mined(opened, plan, model, LENS_TABLES, device=device, opening=opening, progress=report)
+        loaded = load_mined(opened, plan, model, device=device, opening=opening, progress=report)
         with loaded.in_use(compare=True), hold(write_beside(opened)):
             context = RunContext(opened.path, checkpoint_every, report)
             facts: dict[str, dict[str, Any]] = {}
@@ -129,7 +129,7 @@ def _write(
     facts: Mapping[str, dict[str, Any]],
 ) -> FittedLenses:
     lenses: Lenses = {PLAIN: {}, **{kind: found[kind] for kind in LENSES if kind in found}}
-    run = MiningRun(context, model, plan, schema=atlas.manifest.schema)
+    run = MiningRun(context, model, plan)
     asked = ReadoutPass(run, lenses)
     run_piece(context, asked.steps)
     join_pieces(context, asked.steps)

@@ -7,7 +7,7 @@ only the texts tell (their fingerprints) is added after reading them.
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from mnemoscope.atlas.schema import RULES, UNRELEASED
 from mnemoscope.errors import OptionError, PlanDiffers
 from mnemoscope.foundation.budget import BUDGET
 from mnemoscope.foundation.options.mining_options import (
@@ -27,10 +28,6 @@ from mnemoscope.foundation.options.mining_options import (
 )
 from mnemoscope.models import LanguageModel, kernels_chosen
 
-RULES = 10
-"""Raised when this package's own rules change a number: atlases of different rules have different plans."""
-_NAMES_ARE_SHOWN = 8
-"""The rules from which on model and texts have display names in a plan."""
 LIBRARIES = ("torch", "transformers", "tokenizers", "sentencex")
 """Libraries that affect numbers; a plan has the version of each under its name."""
 
@@ -45,14 +42,9 @@ _MOST_KEPT = 30_000
 """Rows of one memory, at most: tables number them in 16 bits."""
 
 _SHOWN = ("model", "adapter", "tokenizer", "corpus", "validation")
-"""Display names; fingerprints identify these things. Up to rules 7 they were paths and part of the hash."""
+"""Display names; fingerprints identify these things."""
 _SETTLED_LATER = ("corpus_fingerprint", "validation_fingerprint", "removals")
 """Entries that are open until the text has been read."""
-
-
-def _later_field(default: Any) -> Any:
-    """A field that older plans lack. A plan with the default, "as before", omits it, so old plans keep their hashes."""
-    return field(default=default, metadata={"added": True})
 
 
 @dataclass(frozen=True)
@@ -86,17 +78,17 @@ class MiningPlan:
     transformers: str
     tokenizers: str
     sentencex: str
+    beginning: str | None
+    sample: float | None
+    skip_bad_rows: int
+    skip_special: bool
+    token_activations: bool
+    random: bool
+    kernels: str | None
+    """Environment variables that choose among kernels (`kernels_chosen`)."""
     rules: int = RULES
     corpus_fingerprint: str | None = None
     validation_fingerprint: str | None = None
-    beginning: str | None = _later_field(None)
-    sample: float | None = _later_field(None)
-    skip_bad_rows: int = _later_field(0)
-    skip_special: bool = _later_field(False)
-    token_activations: bool = _later_field(False)
-    random: bool = _later_field(False)
-    kernels: str | None = _later_field(None)
-    """Environment variables that choose among kernels (`kernels_chosen`)."""
 
     def __post_init__(self) -> None:
         for name in ("triggers", "prefixes", "neighbours", "batch_tokens", "max_sentences", "max_tokens", "seed",
@@ -138,28 +130,17 @@ class MiningPlan:
     @classmethod
     def from_document(cls, stored: Mapping[str, Any], where: Path) -> "MiningPlan":
         """The inverse of `document`; raises PlanDiffers for a plan of another version of this package."""
-        names = {each.name for each in fields(cls)}
-        needed = {each.name for each in fields(cls) if not each.metadata.get("added")}
-        if wrong := sorted((needed - set(stored)) | (set(stored) - names)):
-            raise PlanDiffers(
-                f"{where} was mined by another version of mnemoscope (its plan differs in {', '.join(wrong)}); "
-                "mine it again with this one"
-            )
+        if stored.keys() != {each.name for each in fields(cls)} or stored["rules"] != RULES:
+            raise PlanDiffers(f"{where} {UNRELEASED}")
         return cls(**{**stored, "layers": tuple(stored["layers"])})
 
     def document(self) -> dict[str, Any]:
-        """The plan as JSON, without later fields that have their defaults."""
-        values = asdict(self) | {"layers": list(self.layers)}
-        return {
-            each.name: values[each.name]
-            for each in fields(self)
-            if not each.metadata.get("added") or values[each.name] != each.default
-        }
+        """The plan as JSON."""
+        return asdict(self) | {"layers": list(self.layers)}
 
     def hash(self) -> str:
         """The hash that every table of the atlas carries, without display names."""
-        left_out = _SHOWN if self.rules >= _NAMES_ARE_SHOWN else ()
-        hashed = {name: value for name, value in self.document().items() if name not in left_out}
+        hashed = {name: value for name, value in self.document().items() if name not in _SHOWN}
         return hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()
 
     @property
@@ -179,9 +160,7 @@ class MiningPlan:
 
     def difference(self, begun: Mapping[str, Any]) -> tuple[str, str] | None:
         """What differs from the plan `begun`, and what to use; None if nothing does. Open entries do not differ."""
-        usual = {each.name: each.default for each in fields(self) if each.metadata.get("added")}
-        own, begun = usual | self.document(), usual | dict(begun)
-        other = {name: value for name, value in own.items() if begun.get(name) != value}
+        other = {name: value for name, value in self.document().items() if begun.get(name) != value}
         changed = {
             name
             for name, value in other.items()
@@ -191,11 +170,10 @@ class MiningPlan:
             changed.add("validation")
         if not changed:
             return None
-        told = ["rules"] if "rules" in changed else [name for name in other if name in (*changed, *_SHOWN)]
+        told = [name for name in other if name in (*changed, *_SHOWN)]
         said = "; ".join(f"{name.replace('_', ' ')} was {begun.get(name)!r}, now {other[name]!r}" for name in told)
         only_versions = changed <= set(LIBRARIES)
         advice = "those versions, --accept-versions to go on with these" if only_versions else "the old options"
-        advice = "the version of mnemoscope that began it" if "rules" in changed else advice
         return said, advice
 
 

@@ -166,13 +166,12 @@ def _next_above_control(rows: Predictions, name: str) -> dict[int | None, Estima
     Every part has a bias for each token, which resampling documents does not vary. So the interval includes the spread
     between tokens: each one's sum as the next token minus its sum as another prefix's.
     """
-    unknown = np.full(len(rows.place), np.nan)
-    own, other = (np.asarray(rows.get(f"{name}_logit{kind}", unknown), np.float64) for kind in ("_next", "_other_next"))
+    own, other = (np.asarray(rows[f"{name}_logit{kind}"], np.float64) for kind in ("_next", "_other_next"))
     cases = np.isfinite(own) & np.isfinite(other)
     estimates: dict[int | None, Estimate] = {}
     for key, one in rows.ratio(own - other, np.ones(len(cases)), cases).items():
         here = cases if key is None else cases & (rows["layer"] == key)
-        tokens = np.concatenate([rows["next_token"][here], rows.get("other_next_token", unknown)[here]])
+        tokens = np.concatenate([rows["next_token"][here], rows["other_next_token"][here]])
         sums = np.bincount(tokens.astype(np.int64), weights=np.concatenate([own[here], -other[here]]))
         spread = Z * float(np.sqrt(np.square(sums).sum())) / max(1, one.count)
         if one.value is not None and one.low is not None and one.high is not None:

@@ -1,7 +1,6 @@
 """Figure 3: the change of a trigger's coefficient, (m' - m) / m, without its first, last or a random token.
 
-The split by kind of pattern covers the top 25 triggers. In a model without a beginning token, a trigger of two tokens
-has m' at position 0, the attention sink: such rows, which older atlases hold, are left out.
+The split by kind of pattern covers the top 25 triggers.
 """
 
 from collections.abc import Callable
@@ -100,16 +99,16 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     upper = last["layer"].is_in(list(atlas.upper_layers))
     change = _compare_medians(last, [upper, ~upper], lambda above, below: above - below, atlas)
     builder.add(None, "last_median_upper_minus_lower", change)
-    builder.add(None, "excluded_length_one", _excluded_prefixes(atlas, 1))
-    if atlas.reading.first:
-        builder.add(None, "excluded_length_two", _excluded_prefixes(atlas, 2))
+    for length in ("length_one", "length_two") if atlas.reading.first else ("length_one",):
+        count = atlas.manifest.questions.removals_excluded[length]
+        builder.add(None, f"excluded_{length}", Estimate(float(count), count))
     return builder.frame()
 
 
 def _changes(atlas: Atlas) -> pl.DataFrame:
     """One row per trigger and removed token: layer, memory, removed, change, kind (null beyond the top 25)."""
     removals, patterns = require_table(atlas, "removals"), require_table(atlas, "patterns")
-    counted = (pl.col("sign") == 1) & (pl.col("coefficient") != 0) & (pl.col("position") > atlas.reading.first)
+    counted = (pl.col("sign") == 1) & (pl.col("coefficient") != 0)
     rows = removals.filter(counted).select(
         pl.col("layer").cast(pl.Int16), "memory", "removed",
         group=pl.col("trigger_rank").cast(pl.Int16),
@@ -156,16 +155,3 @@ def _compare_medians(rows: pl.DataFrame, parts: list[pl.Series], rule: Callable[
     resamples = Resamples(memories, plan_seed(atlas))
     medians = (resamples.quantile_draws(changes[mask], codes[mask], [0.5])[0] for mask in masks)
     return enclose(value, rows.height, ends(rule(*medians)))
-
-
-def _excluded_prefixes(atlas: Atlas, tokens: int) -> Estimate:
-    """Prefixes of 1 or 2 tokens without a removal; older manifests do not count them."""
-    count = atlas.manifest.questions.removals_excluded.get({1: "length_one", 2: "length_two"}[tokens])
-    if count is None:
-        count, removals = 0, require_table(atlas, "removals")
-        for layer in atlas.layers:
-            memories = removals.filter(pl.col("layer") == layer)["memory"].unique().to_list()
-            triggers = require_table(atlas, "triggers", layer=layer).filter(pl.col("memory").is_in(memories))
-            short = (pl.col("sign") == 1) & (pl.col("rank") < 50) & (pl.col("position") == tokens - 1)
-            count += triggers.filter(short & (pl.col("rank") == pl.col("prefix_group"))).height
-    return Estimate(float(count), int(count))

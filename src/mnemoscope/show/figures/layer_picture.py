@@ -86,7 +86,7 @@ def percent(share: float) -> str:
 
 def frame(atlas: Atlas, *, patterns: bool) -> PictureFrame:
     """Across: strongly active where coefficients can be below zero, since half of all are above it there. Up: the value
-    at work, in an old atlas the bare one.
+    at work; mined without prefixes the bare one.
     """
 
     def read(layer: int) -> tuple[pl.DataFrame, pl.DataFrame]:

@@ -1,7 +1,4 @@
-"""The methods box: the facts needed to judge the numbers or to reproduce them, from the manifest.
-
-Facts that an older manifest lacks are left out.
-"""
+"""The methods box: the facts needed to judge the numbers or to reproduce them, from the manifest."""
 
 import json
 from collections.abc import Mapping
@@ -26,23 +23,20 @@ def methods(atlas: Atlas, answers: Mapping[str, Answer]) -> list[tuple[str, Fact
 
 
 def _model(model: MinedModel) -> Facts:
-    sizes, proof, parameters = model.sizes, model.proof or {}, ""
+    sizes = model.sizes
     layers = f"{pluralise(len(sizes.memories), 'layer')} of"
     memories = f"{' or '.join(f'{size:,}' for size in sorted(set(sizes.memories)))} memories"
-    rest = [f"{name} {size:,}" for name in ("hidden", "vocabulary", "context") if (size := getattr(sizes, name))]
-    if sizes.parameters:
-        parameters = f"{sizes.parameters:,}"
-        if sizes.ffn_parameters:
-            parameters += f", {percent(sizes.ffn_parameters / sizes.parameters)} of them in feed-forward layers"
-    activation = f"gated {model.activation}" if model.gated and model.activation else model.activation
-    errors = [f"{name} {error:.1g}" for name, error in sorted(proof.items()) if error is not None]
+    rest = [f"{name} {getattr(sizes, name):,}" for name in ("hidden", "vocabulary", "context")]
+    share = percent(sizes.ffn_parameters / max(1, sizes.parameters))
+    activation = f"gated {model.activation}" if model.gated else model.activation
+    errors = [f"{name} {error:.1g}" for name, error in sorted(model.proof.items()) if error is not None]
     return _known_facts(
-        ("model", str(model.spec)),
+        ("model", model.spec),
         ("revision", model.revision),
         ("fingerprint", model.fingerprint),
         ("shape", ", ".join([f"{layers} {memories}", *rest])),
-        ("parameters", parameters),
-        ("kind", ", ".join(name for name in (model.family, model.block, activation) if name)),
+        ("parameters", f"{sizes.parameters:,}, {share} of them in feed-forward layers"),
+        ("kind", ", ".join((model.family, model.block, activation))),
         ("load-time proof, largest errors", ", ".join(errors)),
     )
 
@@ -52,39 +46,30 @@ def _known_facts(*facts: tuple[str, str | None]) -> Facts:
 
 
 def _text(corpus: MinedCorpus, plan: Mapping[str, Any]) -> Facts:
-    counts, validation, held, also = corpus.counts, plan.get("validation"), "", ""
-    if corpus.held_out_share is not None:
-        held = f"{percent(corpus.held_out_share)} of the sentences"
-        if (sentences := counts.get("held_out_sentences")) is not None:
-            held += f" ({pluralise(sentences, 'sentence')})"
-    if overlap := corpus.overlap:
-        also = f"{overlap.sentences:,} of {overlap.of:,} validation sentences ({percent(overlap.share)})"
-    return _known_facts(
-        ("text", str(corpus.spec)),
+    counts, validation, overlap = corpus.counts, plan.get("validation"), corpus.overlap
+    held = pluralise(counts["held_out_sentences"], "sentence")
+    also = f"{overlap.sentences:,} of {overlap.of:,} validation sentences ({percent(overlap.share)})"
+    return [
+        ("text", corpus.spec),
         ("fingerprint", corpus.fingerprint),
-        ("mined", ", ".join(pluralise(counts[name], noun) for name, noun in _COUNTED if name in counts)),
-        ("held out", held),
+        ("mined", ", ".join(pluralise(counts[name], noun) for name, noun in _COUNTED)),
+        ("held out", f"{percent(corpus.held_out_share)} of the sentences ({held})"),
         ("validation text", "the held-out sentences" if validation is None else str(validation)),
         ("validation sentences also mined", also),
-    )
+    ]
 
 
 _COUNTED = (("documents", "document"), ("mined_sentences", "sentence"), ("mined_tokens", "token"))
 
 
 def _questions(manifest: Manifest, answers: Mapping[str, Answer]) -> Facts:
-    questions, prefixes, removals = manifest.questions, "", ""
-    if questions.prefixes is not None:
-        requested = questions.prefixes if questions.prefixes_asked is None else questions.prefixes_asked
-        prefixes = f"{questions.prefixes:,} of {requested:,} asked for"
-    if questions.removals_per_layer is not None:
-        removals = str(questions.removals_per_layer)
-    one, two = (questions.removals_excluded.get(length) for length in ("length_one", "length_two"))
+    questions = manifest.questions
+    one, two = (questions.removals_excluded[length] for length in ("length_one", "length_two"))
     kinds = dict.fromkeys(answer.interval for answer in answers.values() if answer.interval)
     return _known_facts(
-        ("validation prefixes (Figures 7 to 11)", prefixes),
-        ("memories per layer whose triggers lose a token (Figure 3)", removals),
-        ("triggers of one token, left out of Figure 3", None if one is None else f"{one:,}"),
+        ("validation prefixes (Figures 7 to 11)", f"{questions.prefixes:,} of {questions.prefixes_asked:,} asked for"),
+        ("memories per layer whose triggers lose a token (Figure 3)", str(questions.removals_per_layer)),
+        ("triggers of one token, left out of Figure 3", f"{one:,}"),
         ("triggers of two tokens, left out of Figure 3", f"{two:,}" if two else None),
         *((f"projection of {name}", projection) for name, projection in sorted(manifest.projections.items())),
         ("95 % intervals", "; ".join(kinds) or "none"),

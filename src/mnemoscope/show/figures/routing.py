@@ -67,7 +67,7 @@ def _layer(atlas: Atlas, layer: int, rows: pl.DataFrame) -> LayerRouting:
         for row in rows.to_dicts()
     ]
     tokens = rows.filter(pl.col("expert") < routed)["tokens"].to_numpy().astype(float)
-    same, different = _overlaps(numbering, triggers, seed=int(atlas.manifest.plan.get("seed", 0)), layer=layer)
+    same, different = _overlaps(numbering, triggers, seed=int(atlas.manifest.plan["seed"]), layer=layer)
     return LayerRouting(layer, experts, _evenness(tokens), same, different)
 
 

@@ -34,24 +34,20 @@ def describe_mining(atlas: Atlas) -> list[str]:
     counts, sizes = corpus.counts, model.sizes
     total, depth = sum(atlas.memories(layer) for layer in atlas.layers), len(sizes.memories)
     where = f"all {depth} layers" if len(atlas.layers) == depth else f"{format_layers(atlas.layers)} of {depth}"
-    share = ""
-    if sizes.ffn_parameters and sizes.parameters:
-        part = percent(sizes.ffn_parameters / sizes.parameters)
-        share = f" Feed-forward layers hold {part} of its {sizes.parameters:,} parameters."
-    sentences = [f"{total:,} memories in {where} of the model {model.spec}.{share}"]
-    if "mined_tokens" in counts:
-        text = pluralise(counts["mined_sentences"], "sentence") if "mined_sentences" in counts else "the sentences"
-        kept = atlas.manifest.plan.get("triggers", 50)
-        sentences.append(
-            f"The model read {pluralise(counts['mined_tokens'], 'token')} in {text} of {corpus.spec}; of each"
-            f" memory, the {kept} beginnings of sentences on which it fires most strongly were kept: its triggers."
-        )
+    text = pluralise(counts["mined_sentences"], "sentence")
+    sentences = [
+        f"{total:,} memories in {where} of the model {model.spec}. Feed-forward layers hold"
+        f" {percent(sizes.ffn_parameters / max(1, sizes.parameters))} of its {sizes.parameters:,} parameters.",
+        f"The model read {pluralise(counts['mined_tokens'], 'token')} in {text} of {corpus.spec}; of each memory, the"
+        f" {atlas.manifest.plan['triggers']} beginnings of sentences on which it fires most strongly were kept: its"
+        " triggers.",
+    ]
     dead = sum(int((atlas.table("activity", layer=layer)["positive"] == 0).sum()) for layer in atlas.layers)
     sentences.append(
         f"{dead:,} of them never fired ({percent(dead / total)})." if dead else "Every one of them fired at least once."
     )
     questions = atlas.manifest.questions
-    if (gave := questions.prefixes or 0) and gave < (questions.prefixes_asked or 0):
+    if (gave := questions.prefixes) and gave < questions.prefixes_asked:
         sentences.append(
             f"Figures 7 to 11 are asked of {pluralise(gave, 'prefix', 'prefixes')}, all that the validation text gives."
         )
@@ -205,13 +201,13 @@ def _refinement(answers: Mapping[str, Answer]) -> list[str]:
 def warnings(atlas: Atlas) -> list[str]:
     texts = []
     overlap, questions = atlas.manifest.corpus.overlap, atlas.manifest.questions
-    if overlap is not None and overlap.sentences:
+    if overlap.sentences:
         texts.append(
             f"{overlap.sentences:,} of the {overlap.of:,} validation sentences ({percent(overlap.share)}) are"
             " also in the mined text, so Figures 7 to 11 are not about unseen text only."
         )
-    target = questions.prefixes_asked or 0
-    if (gave := questions.prefixes or 0) < target != MiningOptions.prefixes:  # the default number is no user's request
+    target = questions.prefixes_asked
+    if (gave := questions.prefixes) < target != MiningOptions.prefixes:  # the default number is no user's request
         texts.append(
             f"The validation text gave {pluralise(gave, 'prefix', 'prefixes')} of the"
             f" {target:,.0f} asked for: intervals of Figures 7 to 11 are wider for it."

@@ -45,11 +45,11 @@ def overview_view(edition: Edition) -> dict[str, Any]:
         "model": {name: getattr(mined, name) for name in facts}
         | {"sizes": manifest["model"]["sizes"], "blocks": blocks},
         "text": {"spec": manifest.corpus.spec}
-        | {name: corpus.get(name) for name in ("fingerprint", "counts", "held_out_share", "overlap")},
+        | {name: corpus[name] for name in ("fingerprint", "counts", "held_out_share", "overlap")},
         "plan": manifest.plan,
         # The record of the run is not covered by a hash, so nothing else depends on it.
         "finished": read_object(edition.atlas.path / RUN).get("finished"),
-        "package": manifest.get("package"),
+        "package": manifest.package,
         "atlas": edition.atlas.manifest_hash,
         "layers": [{"layer": layer, "memories": edition.atlas.memories(layer)} for layer in edition.atlas.layers],
         "memories": sum(edition.atlas.memories(layer) for layer in edition.atlas.layers),
@@ -71,7 +71,7 @@ def overview_words(edition: Edition, data: dict[str, Any]) -> dict[str, Any]:
         "warnings": warnings(edition.atlas),
         "glance": draw_small(edition, *GLANCE),
         "some": str(edition.atlas.name(edition.atlas.layers[-1], 0)),
-        "opened_by": model_words(manifest, otherwise=manifest.model.spec or "MODEL"),
+        "opened_by": model_words(manifest, otherwise=manifest.model.spec),
         "mined": mined,
         "cards": cards(mined, answers)[1:] if len(unanswered) < len(THE_PAPERS) else [],
         "waiting": [question for question in unanswered if question not in not_mined],

@@ -167,7 +167,7 @@ def votes_in(values: pl.DataFrame) -> tuple[Tensor, Tensor]:
 
 def require_model_of(model: LanguageModel, atlas: Atlas) -> None:
     mined = atlas.manifest.model
-    if not model.is_model_of(atlas.manifest["model"]):
+    if model.fingerprint != mined.fingerprint:
         raise ModelDiffers(
             f"{atlas.path} was mined from another model than {model.spec} (fingerprint {mined.fingerprint[:12]}..., not"
             f" {model.fingerprint[:12]}...); load {mined.spec}"
@@ -178,8 +178,8 @@ def adopt_votes(model: LanguageModel, atlas: Atlas) -> bool:
     """Copies the votes that mining projected; returns whether it could: the atlas must be the model's, in its number
     format. Raises AtlasDamaged.
     """
-    mined = str(atlas.manifest.plan.get("dtype"))
-    if not model.is_model_of(atlas.manifest["model"]) or str(model.dtype) != f"torch.{mined}":
+    mined = atlas.manifest
+    if model.fingerprint != mined.model.fingerprint or str(model.dtype) != f"torch.{mined.plan.get('dtype')}":
         return False
     kept = known_votes(model)
     for layer in atlas.layers:

@@ -228,7 +228,7 @@ def _diff_data(site: Site, worker: "ModelWorker") -> dict[str, Any]:
 def _names(site: Site, worker: "ModelWorker") -> dict[str, str | None]:
     """What the two models are called: the mined one, also below an adapter, as in its atlas."""
     own, second = worker.model, worker.second
-    mined = own.spec if worker.differs else site.atlas.manifest.model.spec or own.spec
+    mined = own.spec if worker.differs else site.atlas.manifest.model.spec
     if second is None or second.source != own.source:
         return {"first": mined, "second": second and second.spec}
     return {"first": mined, "second": second.spec.replace(own.spec, mined, 1)}
@@ -294,7 +294,7 @@ def _lack(name: str, heading: str, purpose: str, command: str) -> None:
     def explain(site: OneSite) -> Page:
         """How to have what needs a model: there is none here."""
         data = {"status": 404, "message": f"There is no model here to {heading[0].lower()}{heading[1:]} with; {HOW}."}
-        spec = model_words(site.atlas.manifest, otherwise=site.atlas.manifest.model.spec or "MODEL")
+        spec = model_words(site.atlas.manifest, otherwise=site.atlas.manifest.model.spec)
         shown = {"heading": heading, "purpose": purpose, "spec": spec, "command": command.replace("MODEL", spec)}
         return Page("without_model.html", heading, data, lambda: shown, 404)
 

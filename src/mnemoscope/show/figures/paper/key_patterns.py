@@ -22,9 +22,6 @@ def figure(answer: Answer) -> Figure:
     panels = [_patterns(answer, "", "patterns found automatically")]
     if answer.rows("people_none"):
         panels.append(_patterns(answer, "people_", "patterns named by people"))
-    folded = ""
-    if answer.rows("folded_covered"):  # not in answers of before
-        folded = f", of near-duplicates counted once {over_all(answer, 'folded_covered')}"
     return Figure(
         tuple(panels),
         "Share of each memory's 25 best triggers (equal prefixes once) in a layer: those that share a surface form"
@@ -32,8 +29,9 @@ def figure(answer: Answer) -> Figure:
         " from left to right, the intervals of shallow alone, of all shallow, and of any pattern, each at its border."
         " Keys with a pattern, and patterns per key, are counted over the memories that have at least one positive"
         " trigger: one that never fires has nothing to share.",
-        f"{over_all(answer, 'covered')} of triggers fall under a pattern{folded}. Shallow patterns:"
-        f" {ends(answer, 'shallow')}; semantic ones: {ends(answer, 'semantic')}.",
+        f"{over_all(answer, 'covered')} of triggers fall under a pattern, of near-duplicates counted once"
+        f" {over_all(answer, 'folded_covered')}. Shallow patterns: {ends(answer, 'shallow')}; semantic ones:"
+        f" {ends(answer, 'semantic')}.",
         "A key whose triggers share a pattern detects it: a word form, or a topic.",
         "People named the paper's patterns; rules find these, and see a repeated word more surely than a topic.",
     )
