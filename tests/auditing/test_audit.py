@@ -9,8 +9,7 @@ import torch
 
 from mining.conftest import byte_tokenizer
 from mnemoscope.auditing import AuditOptions, audit
-from mnemoscope.auditing.alternatives import draw_alternatives, stand
-from mnemoscope.auditing.carriers import string_effects, without
+from mnemoscope.auditing.audit import draw_alternatives, stand, string_effects, without
 from mnemoscope.auditing.likelihoods import likelihoods
 from mnemoscope.auditing.recall import plants_of, recall
 from mnemoscope.errors import MnemoscopeError, OptionError, PromptError

@@ -25,7 +25,7 @@ from mnemoscope.errors import Interrupted, NotFinite
 from mnemoscope.foundation.memory_names import HISTOGRAM_EDGES
 from mnemoscope.kernels import choose as card
 from mnemoscope.kernels import devices as host
-from mnemoscope.kernels.histogram import BinCounter
+from mnemoscope.kernels.reference import BinCounter
 from mnemoscope.mining import mine
 from mnemoscope.mining.text import batch_reader, triggers
 from mnemoscope.mining.text.batches import Batch

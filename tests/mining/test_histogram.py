@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from mnemoscope.foundation.memory_names import HISTOGRAM_BINS, HISTOGRAM_EDGES
-from mnemoscope.kernels import histogram
-from mnemoscope.kernels.histogram import BinCounter
+from mnemoscope.kernels import reference
+from mnemoscope.kernels.reference import BinCounter
 
 CPU = torch.device("cpu")
 ODD = (0.0, -0.0, 1e-45, 1e-40, 2.0**-126, 3e38, float("inf"), *map(abs, HISTOGRAM_EDGES))
@@ -39,7 +39,7 @@ def numbers(*shape: int, negative: bool, seed: int) -> torch.Tensor:
 @pytest.mark.parametrize("negative", [False, True])
 @pytest.mark.parametrize("memories", [1, 7, 8, 24, 513])
 def test_bins_are_those_of_the_edges(memories: int, negative: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(histogram, "WAITING_BYTES", 512 * memories)  # so few that bins are counted several times
+    monkeypatch.setattr(reference, "WAITING_BYTES", 512 * memories)  # so few that bins are counted several times
     counter = BinCounter(memories, negative=negative, device=CPU)
     for seed, (batch, positions) in enumerate(((3, 7), (1, 300), (30, 25), (1, 1))):
         whole = numbers(batch, positions + 3, memories, negative=negative, seed=seed)

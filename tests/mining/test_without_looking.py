@@ -15,7 +15,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from mining.conftest import odd_text, tables_of, tiny_model
 from mining.test_accumulators import MEMORIES, ids_of, oracle, rows, streams
 from mnemoscope.errors import NotFinite
-from mnemoscope.kernels import histogram
 from mnemoscope.kernels import reference as observer
 from mnemoscope.mining import mine
 from mnemoscope.mining.text import batch_reader, triggers
@@ -36,9 +35,9 @@ def unseen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def look_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a device whose numbers the host may not look at."""
-    for module in (batch_reader, histogram, observer, triggers):
+    for module in (batch_reader, observer, triggers):
         monkeypatch.setattr(module, "may_look", lambda device: False)
-    monkeypatch.setattr(histogram, "WAITING_DEVICE_BYTES", 1 << 16)
+    monkeypatch.setattr(observer, "WAITING_DEVICE_BYTES", 1 << 16)
 
 
 class Watch(TorchDispatchMode):

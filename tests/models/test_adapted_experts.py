@@ -14,7 +14,7 @@ from mining.reference import documents_of, sentences_of
 from mnemoscope.errors import ProofFailed
 from mnemoscope.mining import mine
 from mnemoscope.models import LanguageModel, load_model, read_coefficients
-from mnemoscope.models.memories.expert_stacks import Stacks
+from mnemoscope.models.memories.routed_experts import Stacks
 from models.expert_models import HandRead, blocks_of, build_mixture
 from models.test_experts import IDS, read
 

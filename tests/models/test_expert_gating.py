@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, silu
 
 from mnemoscope.errors import ModelUnsupported
-from mnemoscope.models.memories.expert_gating import gating_of
+from mnemoscope.models.memories.routed_experts import gating_of
 
 LIMIT, ALPHA = 7.0, 1.702
 Way = Callable[[Tensor, Tensor], Tensor]

@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from mnemoscope.errors import ModelUnsupported, ProofFailed
 from mnemoscope.models import load_model, overwrite_coefficients, read_blocks, read_coefficients
-from mnemoscope.models.anatomy import mixture_structure
+from mnemoscope.models.anatomy import block_structure
 from mnemoscope.models.memories import expert_taps, routed_experts
 from mnemoscope.models.memories.expert_taps import Group, tap_experts
 from mnemoscope.models.memories.routed_experts import RoutedExperts
@@ -191,9 +191,9 @@ def test_the_proof_notices_that_the_routers_weight_or_its_scaling_is_left_out(
 
 def change_shared(monkeypatch: pytest.MonkeyPatch, change: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> None:
     """Layers of experts are made with other shared experts than were found."""
-    right = mixture_structure.MixtureFeedForward
+    right = block_structure.MixtureFeedForward
     monkeypatch.setattr(
-        mixture_structure,
+        block_structure,
         "MixtureFeedForward",
         lambda entry, exits, routed, shared: right(entry, exits, routed, change(shared)),
     )
@@ -210,7 +210,7 @@ def test_the_proof_notices_that_a_shared_expert_or_its_gate_is_left_out(
             with pytest.raises(ProofFailed, match="'ablation'"):
                 load_model(build_mixture(name), tokenizer=tokenizer)
     if MIXTURES[name].behind:  # branches that do not add up are not even taken for a layer
-        monkeypatch.setattr(mixture_structure, "find_keys", lambda *given: None)
+        monkeypatch.setattr(block_structure, "find_keys", lambda *given: None)
         refusal, told = ModelUnsupported, "do not add up"
     else:
         change_shared(monkeypatch, lambda shared: ())

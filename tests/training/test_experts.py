@@ -9,7 +9,7 @@ import torch
 from mnemoscope.errors import OptionError
 from mnemoscope.models import load_model
 from mnemoscope.training import Recipe, train
-from mnemoscope.training.terms import BalanceTerm
+from mnemoscope.training.loop import BalanceTerm
 
 
 @pytest.fixture

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from mnemoscope.training import Recipe
-from mnemoscope.training.loop import TrainingState
-from mnemoscope.training.terms import MemoryTerms, log_effective
+from mnemoscope.training.loop import MemoryTerms, TrainingState, log_effective
 from mnemoscope.training.text import prepare_text
 
 TOKENS = torch.randint(1, 300, (4, 16), generator=torch.Generator().manual_seed(0))

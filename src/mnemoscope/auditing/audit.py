@@ -4,6 +4,8 @@ Definitions: definitions.md, section 9, audit. `exposed` is a test at 5 %: the s
 of its form is as high as for at most 5 % of unseen strings.
 """
 
+import math
+import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,15 +15,17 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import torch
+from torch import Tensor
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.auditing.alternatives import draw_alternatives, stand
-from mnemoscope.auditing.carriers import string_effects, strongest, without
+from mnemoscope.attribution.direct_effects import direct_effects
 from mnemoscope.auditing.likelihoods import Likelihood, Tick, Tokens, likelihoods, mean_loss
 from mnemoscope.auditing.record import AuditedString, Carrier, SwitchedOff, string_lines
 from mnemoscope.corpus.sources.pydocs import documents
 from mnemoscope.corpus.sources.sentences import split_sentences
 from mnemoscope.errors import PromptError
+from mnemoscope.foundation.memory_changes import Intervention
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.foundation.options.audit_options import AuditOptions
 from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions
@@ -29,7 +33,9 @@ from mnemoscope.foundation.origin import Result, made_by
 from mnemoscope.foundation.progress import Progress, report_to
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.object_state import whole_use
+from mnemoscope.models.readout.token_logits import TokenLogits
 from mnemoscope.tracing.controls import contributions_of, draw_control
+from mnemoscope.tracing.interventions import intervene
 from mnemoscope.tracing.records import plain
 from mnemoscope.tracing.scoring.scores import opens, require_model_of
 
@@ -239,3 +245,61 @@ def _controls(model: LanguageModel, chosen: Sequence[MemoryId], tokens: list[int
             taken.add((layer, other))
             controls.append(model.numbering(layer).name(layer, other))
     return controls
+
+
+_SETS = (string.digits, string.ascii_lowercase, string.ascii_uppercase)
+
+
+def draw_alternatives(text: str, *, count: int, seed: int, vary: str = "all") -> list[str]:
+    """At most `count` distinct strings of the form of `text`, without `text`. Letters beyond the 26 of English stay."""
+    sets = {char: each for each in (_SETS if vary == "all" else _SETS[:1]) for char in each}
+    places = [(place, sets[char]) for place, char in enumerate(text) if char in sets]
+    possible = math.prod(len(each) for _, each in places) - 1
+    generator = np.random.default_rng((seed, *text.encode()))
+    alternatives: dict[str, None] = {}
+    while len(alternatives) < min(count, possible):
+        chars = list(text)
+        for place, each in places:
+            chars[place] = each[int(generator.integers(len(each)))]
+        if (drawn := "".join(chars)) != text:
+            alternatives[drawn] = None
+    return list(alternatives)
+
+
+def stand(own: float, others: Sequence[float]) -> tuple[int, float, float] | tuple[None, None, None]:
+    """The rank (from 1; in a tie last) of a string among others, its exposure (log2 of all less log2 of the rank, in
+    bits), and the probability that an unseen string of this form ranks as high or higher; None without others.
+    """
+    if not others:
+        return None, None, None
+    rank, candidates = 1 + sum(other >= own for other in others), 1 + len(others)
+    return rank, math.log2(candidates) - math.log2(rank), rank / candidates
+
+
+def string_effects(model: LanguageModel, tokens: Sequence[int]) -> list[Tensor]:
+    """Per layer, what every memory adds to the logits of the string's tokens, summed over positions: `[memory]`,
+    float32. The beginning token's coefficients are left out, unless only they precede the first token. Raises
+    ModelUnsupported for a head that is not one matrix.
+    """
+    logits, targets = TokenLogits(model), torch.tensor(list(tokens[1:]))
+    columns = model.reading.own(len(tokens) - 1)
+    found = direct_effects(model, tokens[:-1], columns, lambda final: logits.of_tokens(final, targets))
+    return [own.sum(0).float() for own in found.memories]
+
+
+def strongest(model: LanguageModel, effects: Sequence[Tensor], count: int) -> list[tuple[MemoryId, float]]:
+    """The `count` memories with the largest positive direct effect, largest first; ties by layer."""
+    ranked = []
+    for layer, own in enumerate(effects):
+        best = own.topk(min(count, len(own)))
+        numbering = model.numbering(layer)
+        pairs = zip(best.values.tolist(), best.indices.tolist(), strict=True)
+        ranked += [(-effect, layer, memory, numbering.name(layer, memory)) for effect, memory in pairs if effect > 0]
+    return [(name, -effect) for effect, _, _, name in sorted(ranked, key=lambda one: one[:3])[:count]]
+
+
+def without(
+    model: LanguageModel, memories: Sequence[MemoryId], texts: Sequence[Sequence[int]], *, tick: Tick = lambda: None
+) -> list[Likelihood]:
+    with model.lock, intervene(model, [Intervention(memory) for memory in memories]):
+        return likelihoods(model, texts, tick=tick)

@@ -45,7 +45,7 @@ class Recipe:
     embedding_rate: float = 4e-3
     """For the embedding, norms and biases."""
     sparsity: float = 0.05
-    """Weight in the last layer of the log of the effective number of memories (terms.py); the loss is in nats per
+    """Weight in the last layer of the log of the effective number of memories (loop.py); the loss is in nats per
     token. It grows linearly with depth from 0 in the first layer."""
     free_memories: float = 1.5
     """The effective number of memories at a token up to which there is no penalty."""

@@ -9,15 +9,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from mnemoscope.foundation.cache import Cache
-from mnemoscope.models.anatomy.anatomy import Layer, resolve_layer
-from mnemoscope.models.anatomy.block_sums import Sums, Unclear, own_numbers, row_of, with_norms
+from mnemoscope.models.anatomy.anatomy import Layer, resolve_dense, resolve_layer
+from mnemoscope.models.anatomy.block_sums import NO_ROW, Sums, Unclear, own_numbers, row_of, with_norms
 from mnemoscope.models.anatomy.families import Family
 from mnemoscope.models.anatomy.key_structure import find_keys, find_maps
-from mnemoscope.models.anatomy.mixture_structure import find_mixture
-from mnemoscope.models.memories.routed_experts import find_routed
+from mnemoscope.models.memories.experts import MixtureFeedForward, SharedExpert
+from mnemoscope.models.memories.feed_forward import Branch
+from mnemoscope.models.memories.routed_experts import Narrowing, RoutedExperts, find_routed
+from mnemoscope.models.modules.linear_maps import LinearMap
 from mnemoscope.models.modules.observed import ModuleCall, Observation, factor_between, mixes_positions, same
 
 
@@ -109,3 +112,112 @@ def _with_output_gate(
                 if norm.changes and norm.taken.shape == update.shape and same(norm.taken + update, block.given):
                     return Sums(replace(row, output_gate=gate.path, ffn_norm=norm.path))
     return None
+
+
+def find_mixture(seen: Observation, outer: ModuleCall, block: nn.Module, place: str, experts: RoutedExperts) -> Layer:
+    inside = seen.within(outer.path)
+    of = {call.path: call for call in inside}
+    entry = of.get(place.rpartition(".")[0])
+    if place not in of:
+        raise Unclear("its experts do not run as a module of their own")
+    if entry is None:
+        return _layer_of_branches(outer, inside, block, of[place], experts)
+    leaving = of[place]
+    if leaving.given.shape[-1] != entry.given.shape[-1]:
+        leaving, narrow = _narrowing(inside, of[place], entry)
+        experts = replace(experts, narrow=narrow)
+    beside = [call for call in inside if not f"{call.path}.".startswith(f"{entry.path}.")]
+    twins = [call for call in beside if same(call.taken, entry.taken) and call.given.shape == entry.given.shape]
+    for others in [(), *((twin,) for twin in twins)]:
+        exits = (entry, *others)
+        whole = replace(entry, given=entry.given + sum(call.given for call in others))
+        found = with_norms(NO_ROW, outer, inside, whole, entry.taken)
+        if found is not None:
+            break
+    else:
+        raise Unclear("the outputs of its experts do not add up to the outputs of its blocks")
+    places = tuple(f"{call.path}." for call in exits)
+    shared = _find_shared([c for c in inside if f"{c.path}.".startswith(places)], place, block)
+    own, *each = _factors(of, leaving.given, experts, shared, whole.given)
+    ended = tuple(call.module for call in reversed(inside) if call in exits)
+    scaled = tuple(replace(expert, scale=factor) for (_, expert), factor in zip(shared, each, strict=True))
+    ffn = MixtureFeedForward(entry.module, ended, replace(experts, scale=own), scaled)
+    return resolve_layer(block, *found, ffn=ffn)
+
+
+def _layer_of_branches(
+    outer: ModuleCall, inside: list[ModuleCall], block: nn.Module, routed: ModuleCall, experts: RoutedExperts
+) -> Layer:
+    """The layer of a block that adds experts and dense layers, each with a norm of its own after it."""
+    shared = _find_shared(inside, routed.path, block)
+    of = {call.path: call for call in inside}
+    ways = [(routed.taken, routed.given), *((of[keys].taken, of[down].given) for (down, keys), _ in shared)]
+    norms = [call for call in inside if call.changes and call.taken.shape == call.given.shape]
+    pairs = []
+    for entering, leaving in ways:
+        before = next((call for call in norms if same(call.given, entering)), None)
+        behind = next((call for call in norms if same(call.taken, leaving)), None)
+        if before is None or behind is None:
+            raise Unclear("its experts are neither part of a module of their own nor between norms of their own")
+        pairs.append((before, behind))
+    stream = pairs[0][0].taken
+    whole = replace(routed, given=sum((behind.given for _, behind in pairs[1:]), start=pairs[0][1].given))
+    biased = any(each.dense.down.bias() is not None for _, each in shared) or experts.second_map(0)[1] is not None
+    found = with_norms(NO_ROW, outer, inside, whole, stream)
+    if found is None or biased or any(not same(before.taken, stream) for before, _ in pairs):
+        raise Unclear("the outputs of its experts do not add up to the outputs of its blocks")
+    exits = [behind for _, behind in pairs]
+    ended = tuple(call.module for call in reversed(inside) if call in exits)
+    branches = tuple(Branch(before.module, behind.module) for before, behind in pairs)
+    ffn = MixtureFeedForward(pairs[0][0].module, ended, experts, tuple(expert for _, expert in shared), branches)
+    return resolve_layer(block, *found, ffn=ffn)
+
+
+def _narrowing(inside: list[ModuleCall], experts: ModuleCall, entry: ModuleCall) -> tuple[ModuleCall, Narrowing]:
+    """The call of the map behind experts that work in a narrower stream, and both maps around them."""
+    linear = find_maps(inside)
+    into = [call for call in linear if same(call.given, experts.taken) and same(call.taken, entry.taken)]
+    out = [call for call in linear if same(call.taken, experts.given) and call.given.shape == entry.given.shape]
+    if not into or not out:
+        raise Unclear("its experts work in a narrower stream, which is not joined to the model's by linear maps alone")
+    return out[0], Narrowing(*(LinearMap.whole(call.module, transposed=linear[call]) for call in (into[0], out[0])))
+
+
+def _factors(
+    of: Mapping[str, ModuleCall],
+    given: Tensor,
+    experts: RoutedExperts,
+    shared: list[tuple[tuple[str, str], SharedExpert]],
+    whole: Tensor,
+) -> list[float]:
+    """The factors, mostly 1, of the routed sum and of each shared expert in the whole layer; raises Unclear."""
+    parts = [given.view(experts.count, -1, given.shape[-1]).sum(0) if experts.weighs_input else given]
+    for (down, keys), expert in shared:
+        weight = expert.weigh(of[keys].taken)
+        parts.append(of[down].given * (1.0 if weight is None else weight))
+    if same(torch.stack(parts).sum(0), whole):
+        return [1.0] * len(parts)
+    table = torch.stack([part.flatten() for part in parts], dim=1).double()
+    factors = torch.linalg.lstsq(table, whole.flatten().double()).solution
+    if experts.weighs_input or not same((table @ factors).view_as(whole).to(whole.dtype), whole):
+        raise Unclear("its routed and shared experts do not add up to their layer, which also does something else")
+    solved: list[float] = factors.to(whole.dtype).tolist()
+    return solved
+
+
+def _find_shared(inside: list[ModuleCall], routed: str, block: nn.Module) -> list[tuple[tuple[str, str], SharedExpert]]:
+    """The shared experts among these calls, each with the paths of its down-projection and of its keys."""
+    own = [call for call in inside if not f"{call.path}.".startswith(f"{routed}.")]
+    maps = find_maps(own)
+    # A router of one expert also outputs one number, but has a class of its own.
+    switches = [call for call in maps if call.given.shape[1] == 1 and type(call.module).__name__.startswith("Linear")]
+    experts = []
+    for down in maps:
+        keys = None if down in switches else find_keys(own, list(maps), down)
+        if keys is not None:
+            dense = resolve_dense(block, row_of(keys, down, maps))
+            experts.append(((down.path, keys.gate.path), dense))
+    if len(switches) > 1 or (switches and len(experts) != 1):
+        raise Unclear("it has several shared experts with gates of their own")
+    switch = switches[0].module if switches else None
+    return [(paths, SharedExpert(dense, switch)) for paths, dense in reversed(experts)]

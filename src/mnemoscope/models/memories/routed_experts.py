@@ -3,18 +3,156 @@
 A coefficient is the activation times the router's weight (definitions.md section 7.1). experts.py adds shared experts.
 """
 
+import inspect
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from mnemoscope.errors import ModelUnsupported
 from mnemoscope.foundation.cache import Cache
-from mnemoscope.models.memories.expert_gating import Gating, Layout, gating_of, plainly
-from mnemoscope.models.memories.expert_stacks import Piles, Stacks, is_wrapper
 from mnemoscope.models.memories.feed_forward import Activation
-from mnemoscope.models.modules.linear_maps import LinearMap
-from mnemoscope.models.modules.offloading import weight_of
+from mnemoscope.models.modules.linear_maps import LinearMap, is_of_adapters
+from mnemoscope.models.modules.observed import same
+from mnemoscope.models.modules.offloading import device_of_module, weight_of
+from mnemoscope.models.modules.taps import Reached, Taps, reach
+
+_TORCHS_OWN = ("OptimizedModule", "CheckpointWrapper")
+_NAMES = ("gate_up_proj", "up_proj", "down_proj")
+
+
+Layout = Literal["halves", "interleaved"]
+Gating = Callable[[Tensor, Tensor], Tensor]
+"""Gate and up [..., memory] -> activation."""
+
+
+def plainly(activation: Activation) -> Gating:
+    return lambda gate, up: activation(gate) * up
+
+
+def gating_of(module: Any) -> tuple[Layout, Gating]:
+    """The layout and the joining function, found by calling the module; raises ModelUnsupported."""
+    weight = module.gate_up_proj
+    generator = torch.Generator().manual_seed(0)
+    made = (10 * torch.randn(64, 64, generator=generator)).to(device=device_of_module(module), dtype=weight.dtype)
+    own = getattr(module, "_apply_gate", None)
+    activation: Callable[..., Tensor] = getattr(module, "act_fn", nn.functional.silu)
+    if own is None:
+        return "halves", plainly(activation)
+    limit, alpha = (
+        next((float(value) for name in names if isinstance(value := getattr(module, name, None), int | float)), default)
+        for names, default in ((("limit", "swiglu_limit"), torch.inf), (("alpha", "swiglu_alpha"), 1.0))
+    )
+    with torch.inference_mode():
+        expected = own(made)
+        halves, interleaved = made.chunk(2, dim=-1), (made[..., ::2], made[..., 1::2])
+        ways = plainly(activation), *_bounded_ways(activation, limit, alpha)
+        taken = inspect.signature(getattr(activation, "forward", activation)).parameters.values()
+        takes_two = sum(parameter.default is parameter.empty for parameter in taken) == 2
+        for gating in (activation,) if takes_two else ways:
+            for layout, (gate, up) in (("halves", halves), ("interleaved", interleaved)):
+                if same(gating(gate, up), expected):
+                    return layout, gating  # type: ignore[return-value]
+    raise ModelUnsupported(f"how its experts ({type(module).__name__}) combine gate and up is unknown")
+
+
+def _bounded_ways(activation: Activation, limit: float, alpha: float) -> tuple[Gating, ...]:
+    def glu_plus_one(gate: Tensor, up: Tensor) -> Tensor:
+        gate = gate.clamp(max=limit)
+        return (up.clamp(-limit, limit) + 1) * (gate * torch.sigmoid(gate * alpha))
+
+    return (
+        lambda gate, up: activation(gate.clamp(max=limit)) * up.clamp(-limit, limit),
+        lambda gate, up: activation(gate).clamp(max=limit) * up.clamp(-limit, limit),
+        glu_plus_one,
+    )
+
+
+def is_wrapper(module: nn.Module) -> bool:
+    """Whether a module replaces the one inside it: an adapter, or a wrapper of torch."""
+    return is_of_adapters(module) or type(module).__name__ in _TORCHS_OWN
+
+
+@dataclass(frozen=True)
+class Stacks:
+    """The stacks [expert, ...] of `module`, by name; the model calls `outer`, and `latest` caches one layer's."""
+
+    module: nn.Module
+    outer: nn.Module
+    latest: Cache
+
+    @property
+    def are_made(self) -> bool:
+        return is_of_adapters(self.outer) or is_parametrized(self.module)
+
+    @property
+    def parameters(self) -> int:
+        """The numbers in the module's own parameters; packed ones count unpacked."""
+        named = self.module.named_parameters()
+        beside = (each for name, each in named if name not in _NAMES and not name.startswith("parametrizations."))
+        return sum(each.numel() for each in (*_stacks_in(self.module).values(), *beside))
+
+    def __getitem__(self, name: str) -> Tensor:
+        wrapped = is_of_adapters(self.outer)
+        # During the outer module's forward the module holds them; another forward would adapt them twice.
+        if wrapped == is_parametrized(self.module):
+            return weight_of(self.module, name).detach()
+        noted: dict[str, Tensor] = self.latest.get(self.module, self._note)
+        return noted[name]
+
+    @torch.inference_mode()
+    def _note(self) -> dict[str, Tensor]:
+        if not is_of_adapters(self.outer):
+            return _stacks_in(self.module)
+
+        stacks: dict[str, Tensor] = {}
+
+        def note(entered: Tensor) -> None:
+            stacks.update(_stacks_in(self.module))
+            reach(entered)
+
+        with Taps(own_thread=True) as taps, suppress(Reached):
+            taps.enters(self.module, note)
+            self.outer(torch.zeros(1, 1, device=next(self.module.parameters()).device))
+        return stacks
+
+
+@dataclass(frozen=True)
+class Piles:
+    """DBRX's experts as stacks: gates (w1), ups (v1) and values (w2), all [expert x memory, hidden], in `module`."""
+
+    module: nn.Module
+    count: int
+    are_made: bool = False
+
+    @property
+    def parameters(self) -> int:
+        return sum(each.numel() for each in self.module.parameters())
+
+    def __getitem__(self, name: str) -> "_Pile":
+        names = ("w1", "v1") if name == "gate_up_proj" else ("w2",)
+        return _Pile([weight_of(self.module, one).detach().chunk(self.count) for one in names], name == "down_proj")
+
+
+@dataclass(frozen=True)
+class _Pile:
+    """The matrices of each expert, concatenated on access; `turned` ones become [out, in]."""
+
+    parts: list[tuple[Tensor, ...]]
+    turned: bool
+
+    def __getitem__(self, expert: int) -> Tensor:
+        own = [part[expert] for part in self.parts]
+        return own[0].T if self.turned else torch.cat(own)
+
+
+def _stacks_in(module: nn.Module) -> dict[str, Tensor]:
+    found = {name: getattr(module, name, None) for name in _NAMES}
+    return {name: stack.detach() for name, stack in found.items() if isinstance(stack, Tensor)}
 
 
 @dataclass(frozen=True)
