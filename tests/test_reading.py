@@ -8,7 +8,7 @@ from mnemoscope.foundation.reading import Reading
 
 @pytest.mark.parametrize("before", [(), (7,)])
 def test_positions_and_columns(before: tuple[int, ...]) -> None:
-    reading, sentences = Reading.of(before[0] if before else None, "bos" if before else "none"), [[3, 1, 4, 1], [5, 9]]
+    reading, sentences = Reading.of(before[0] if before else None), [[3, 1, 4, 1], [5, 9]]
     framed = [reading.frame(tokens) for tokens in sentences]
     assert [row[reading.own(len(tokens))] for row, tokens in zip(framed, sentences, strict=True)] == sentences
     assert [len(row) for row in framed] == [reading.columns(4), reading.columns(2)]
@@ -21,8 +21,3 @@ def test_positions_and_columns(before: tuple[int, ...]) -> None:
     asked = reading.context(sentences[0], 1)
     assert (asked, len(asked), sentences[0][reading.target(1)]) == ([3, 1], reading.context_length(1), 4)
     assert [row[reading.last] for row in framed] == [1, 9]  # there the next token is predicted
-
-
-def test_a_manifest_without_a_beginning_lets_every_position_count() -> None:
-    assert Reading.of(None, None) == Reading()
-    assert Reading.of(5, None) == Reading((5,))

@@ -55,7 +55,7 @@ def test_about_so_many_tokens_are_drawn_and_at_least_one_sentence() -> None:
 
 def read(first: int, rows: list[int]) -> LossForward:
     """The forward of some rows by a model that begins with token 0, or, where 1 is the first position, with nothing."""
-    reading = Reading.of(None if first else 0, "none" if first else "bos")
+    reading = Reading.of(None if first else 0)
     model: Any = SimpleNamespace(reading=reading, device=torch.device("cpu"))
     text = choose({3: 1, 4: 1, 8: 2}, first=first)
     return LossForward.of(model, text, np.array(rows), SENTENCES)
