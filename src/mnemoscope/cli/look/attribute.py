@@ -81,9 +81,9 @@ def attribute(
                 target=target,
                 against=against,
                 position=position,
-                by=by,
+                by=by,  # type: ignore[arg-type]
                 singles=singles,
-                top=top,  # type: ignore[arg-type]
+                top=top,
                 atlas=opened,
                 seed=seed,
                 progress=progress,

@@ -87,11 +87,11 @@ def diff(
                 other=other,
                 other_adapter=other_adapter,
                 both=both,
-                patch=patch,
+                patch=patch,  # type: ignore[arg-type]
                 top=top,
                 atlas=opened,
                 seed=seed,
-                progress=progress,  # type: ignore[arg-type]
+                progress=progress,
             )
         else:
             assert prompt is not None
@@ -104,11 +104,11 @@ def diff(
                 target=target,
                 against=against,
                 both=both,
-                patch=patch,
+                patch=patch,  # type: ignore[arg-type]
                 top=top,
                 atlas=opened,
                 seed=seed,
-                progress=progress,  # type: ignore[arg-type]
+                progress=progress,
             )
     if json:
         emit(found.to_dict())

@@ -44,11 +44,11 @@ _PRECISION = "fp32_precision"
 _PRODUCTS: tuple[Any, ...] = (
     torch.backends,
     cudnn,
-    cudnn.conv,
+    cudnn.conv,  # type: ignore[attr-defined]
     cudnn.rnn,
-    cuda.matmul,  # type: ignore[attr-defined]
-    mkldnn.matmul,
-    mkldnn.conv,
+    cuda.matmul,
+    mkldnn.matmul,  # type: ignore[attr-defined]
+    mkldnn.conv,  # type: ignore[attr-defined]
     mkldnn.rnn,  # type: ignore[attr-defined]
 )
 """The owners of a precision of float32 products, each before those that follow it if they are `none`. Not mkldnn as a
