@@ -10,7 +10,7 @@ from typing import Any
 from mnemoscope.atlas import open_atlas
 from mnemoscope.atlas.derived_manifest import record_hashes
 from mnemoscope.atlas.manifest import seal
-from mnemoscope.atlas.schema import TABLES, Provenance
+from mnemoscope.atlas.schema import RULES, TABLES, Provenance
 from mnemoscope.atlas.store import write_sentences, write_table
 
 LAYERS, MEMORIES, VOCABULARY = 12, 3072, 50_257
@@ -33,15 +33,27 @@ def write_atlas(
     for number in range(LAYERS):
         for name, columns in layer().items():
             write_table(directory / TABLES[name].path(number), columns, name=name, provenance=_ORIGIN)
-    sizes = {"layers": LAYERS, "memories": [MEMORIES] * LAYERS, "vocabulary": VOCABULARY}
-    manifest = {
-        "model": {"fingerprint": _ORIGIN.model, "sizes": sizes},
-        "corpus": {"fingerprint": _ORIGIN.corpus},
-        "plan": {"seed": 0},
+    counted = ("documents", "sentences", "duplicates", "mined_sentences", "mined_tokens", "held_out_sentences")
+    seal(directory, {
+        "model": {
+            "spec": "made up", "hub": None, "revision": None, "fingerprint": _ORIGIN.model, "family": "gpt2",
+            "block": "pre-norm", "activation": "gelu", "gated": False, "head": "linear",
+            "beginning": {"token": 0, "kind": "bos"}, "proof": {},
+            "sizes": {
+                "layers": LAYERS, "memories": [MEMORIES] * LAYERS, "vocabulary": VOCABULARY,
+                **dict.fromkeys(("hidden", "context", "parameters", "ffn_parameters"), 1),
+            },
+        },
+        "corpus": {
+            "spec": "made up", "fingerprint": _ORIGIN.corpus, "counts": dict.fromkeys(counted, 0),
+            "held_out_share": 0.0, "overlap": {"sentences": 0, "of": 0, "share": 0.0},
+        },
+        "plan": {"rules": RULES, "seed": 0, "triggers": 50},
         "plan_hash": _ORIGIN.plan,
         "layers": list(range(LAYERS)),
-    }
-    seal(directory, manifest)
+        "projections": {"values": "gain", "votes": "gain", "streams": "lens"},
+        "out_of_memory_batches": [],
+    })  # fmt: skip
     if "patterns" in singles:
         record_hashes(open_atlas(directory), "analyses", ["patterns.parquet"])
 
