@@ -14,7 +14,6 @@ from starlette.responses import RedirectResponse, Response
 from mnemoscope.atlas import Atlas
 from mnemoscope.errors import StoreFailed
 from mnemoscope.foundation.memory_names import MemoryId
-from mnemoscope.show.pages.edition import Footprint
 from mnemoscope.show.pages.page import Page
 from mnemoscope.show.pages.search import LAST, search_page, token_page, tokens_page
 from mnemoscope.web.page_routes import OneSite, both, new_router
@@ -54,9 +53,9 @@ class BackgroundIndex:
         """
         edition = self._site.edition()
         with self._lock:
-            if self._now is None or self._now.searched_files != edition.searched_files or self._now.has_failed():
+            if self._now is None or self._now.searched != edition.searched or self._now.has_failed():
                 edition.check_current()
-                before, self._now = self._now, _Opening(edition.atlas, edition.searched_files)
+                before, self._now = self._now, _Opening(edition.atlas, edition.searched)
                 if before is not None:
                     before.unwanted.set()
                 threading.Thread(target=self._open, args=(self._now, before), name="search index", daemon=True).start()
@@ -106,7 +105,7 @@ class _Opening:
     """The index of an atlas and its patterns: its future and progress; `unwanted` cancels the build."""
 
     atlas: Atlas
-    searched_files: Footprint
+    searched: str
     unwanted: threading.Event = field(default_factory=threading.Event)
     future: "Future[Index]" = field(default_factory=Future)
     done: str = ""
