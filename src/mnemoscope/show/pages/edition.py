@@ -16,8 +16,8 @@ import numpy as np
 import polars as pl
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.atlas.features import FEATURE_COLUMNS, promoted_tokens
 from mnemoscope.atlas.derived_manifest import recorded_hashes
+from mnemoscope.atlas.features import FEATURE_COLUMNS, promoted_tokens
 from mnemoscope.atlas.manifest import COMPARISONS, EXTENSIONS, MANIFEST
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import AtlasBusy, AtlasDamaged
