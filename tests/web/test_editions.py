@@ -348,7 +348,7 @@ def test_an_index_that_is_no_longer_wanted_is_not_finished(tmp_path: Path, monke
     with site.reading(old), pytest.raises(AtlasBusy, match="changed while it was being read"):
         background.index()
     assert background.begin() is second
-    second.close()
+    second.future.result().close()
 
 
 def folder(atlas: Path) -> dict[str, bytes]:

@@ -2,7 +2,7 @@
 
 import re
 import threading
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
@@ -55,10 +55,11 @@ class BackgroundIndex:
         with self._lock:
             if self._now is None or self._now.searched != edition.searched or self._now.has_failed():
                 edition.check_current()
-                before, self._now = self._now, _Opening(edition.atlas, edition.searched)
-                if before is not None:
-                    before.unwanted.set()
-                threading.Thread(target=self._open, args=(self._now, before), name="search index", daemon=True).start()
+                if self._now is not None:
+                    self._now.unwanted.set()
+                    self._now.future.add_done_callback(_close)
+                self._now = _Opening(edition.atlas, edition.searched)
+                threading.Thread(target=self._open, args=(self._now,), name="search index", daemon=True).start()
             return self._now
 
     def index(self) -> "Index":
@@ -66,7 +67,7 @@ class BackgroundIndex:
         opening = self.begin()
         try:
             return opening.future.result(TIMEOUT_SECONDS)
-        except (TimeoutError, _SourceChanged):
+        except TimeoutError:
             raise _try_again(f"The search index is being built{opening.done}") from None
         except StoreFailed:
             # A folder is emptied before another atlas is mined in it; its manifest is removed last.
@@ -75,7 +76,7 @@ class BackgroundIndex:
                 raise
             raise _try_again("The search index needs files that are gone; the atlas may be being mined again") from None
 
-    def _open(self, opening: "_Opening", before: "_Opening | None") -> None:
+    def _open(self, opening: "_Opening") -> None:
         from mnemoscope.search import open_index
 
         try:
@@ -83,17 +84,11 @@ class BackgroundIndex:
             opening.future.set_result(open_index(opening.atlas, progress=opening.progress, annotations=published))
         except Exception as problem:
             opening.future.set_exception(problem)
-        if before is not None:
-            # An outdated index still being built is closed as soon as it is ready.
-            wait([before.future])
-            before.close()
-        # A stored exception keeps this frame's locals alive: each failed opening would keep the one before it, and
-        # all their editions, in memory.
-        del before
 
 
-class _SourceChanged(Exception):
-    """The searched files changed while the index was built."""
+def _close(future: "Future[Index]") -> None:
+    if future.exception() is None:
+        future.result().close()
 
 
 def _try_again(sentence: str) -> HTTPException:
@@ -113,14 +108,10 @@ class _Opening:
     def has_failed(self) -> bool:
         return self.future.done() and self.future.exception() is not None
 
-    def close(self) -> None:
-        if self.future.done() and not self.has_failed():
-            self.future.result().close()
-
     def progress(self, name: str, done: float, total: float | None, unit: str) -> None:
-        """Records the progress of the build. Raises _SourceChanged when it is cancelled."""
+        """Records the progress of the build. Raises TimeoutError when it is cancelled."""
         if self.unwanted.is_set():
-            raise _SourceChanged
+            raise TimeoutError
         self.done = f" ({done / total:.0%} of its {unit})" if total else ""
 
 
