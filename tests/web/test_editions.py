@@ -225,13 +225,13 @@ def test_a_refusal_of_an_edition_that_is_gone_is_an_answer(tmp_path: Path, monke
     assert len(tried) == 1
 
 
-def test_patterns_that_are_on_their_way_are_in_the_next_edition(tmp_path: Path) -> None:
+def test_patterns_that_are_made_are_in_the_next_edition(tmp_path: Path) -> None:
     opened = reported(tmp_path)
-    aside = (opened.path / "patterns.parquet").rename(tmp_path / "aside")
+    (opened.path / "patterns.parquet").unlink()
     site = Site(Settings(opened.path))
-    early, late = site.edition(), Edition(opened, footprint=site.edition().footprint)
+    early, late = site.edition(), Edition(opened, site.edition().manifests)
     assert not early.has_patterns
-    aside.rename(opened.path / "patterns.parquet")
+    with_patterns(opened, QUESTIONS, anew=True)
     # What was read before is kept, what is read now is another edition's.
     assert early.patterns(MemoryId(0, 0)) is None
     with pytest.raises(AtlasBusy, match="changed while it was being read"):
@@ -348,7 +348,7 @@ def test_an_index_that_is_no_longer_wanted_is_not_finished(tmp_path: Path, monke
     with site.reading(old), pytest.raises(AtlasBusy, match="changed while it was being read"):
         background.index()
     assert background.begin() is second
-    second.close()
+    second.future.result().close()
 
 
 def folder(atlas: Path) -> dict[str, bytes]:

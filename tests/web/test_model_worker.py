@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -99,7 +100,7 @@ def test_too_many_are_told_to_come_again(planted: Path) -> None:
 
 
 def test_what_is_made_aside_makes_way(model: LanguageModel) -> None:
-    worker, begun = ModelWorker(model, SPEC, max_queued=1), threading.Event()
+    worker, begun = ModelWorker(model, SPEC, max_queued=2), threading.Event()
 
     def until_cancelled(model: LanguageModel, cancelled: Cancelled) -> None:
         begun.set()
@@ -107,47 +108,61 @@ def test_what_is_made_aside_makes_way(model: LanguageModel) -> None:
             pass
         raise TimeoutError
 
-    with ThreadPoolExecutor(1) as readers:
+    with ThreadPoolExecutor(2) as readers:
         long = readers.submit(worker.answer, "long", until_cancelled, aside=True)
         assert begun.wait(30)
+        another = readers.submit(worker.answer, "another such", lambda model, cancelled: cancelled(), aside=True)
+        while worker.waiting < 2:
+            pass
         with pytest.raises(HTTPException, match="others wait"):
-            worker.answer("another such", until_cancelled, aside=True)
+            worker.answer("a third", until_cancelled, aside=True)
+        worker.max_queued = 3
+        assert not another.done()
         assert worker.answer("short", lambda model, cancelled: "made") == "made"
         with pytest.raises(HTTPException, match="still busy"):
             long.result(30)
 
 
 def test_nobody_waits_longer_than_the_limit(model: LanguageModel) -> None:
-    worker = ModelWorker(model, SPEC, timeout=0.05)
+    worker = ModelWorker(model, SPEC, timeout=0.5)
     done = threading.Event()
     with pytest.raises(HTTPException, match="still busy") as refused:
         worker.answer("slow", lambda model, cancelled: done.wait(60))
     assert refused.value.status_code == 503
     with pytest.raises(HTTPException, match="still busy"):
         worker.answer("behind it", lambda model, cancelled: "never made, since nobody waits for it")
+    with pytest.raises(HTTPException, match="still busy"):
+        worker.answer("last", lambda model, cancelled: "never made, either")
+    time.sleep(0.6)
     done.set()
-    worker.timeout = 30.0
+    assert worker.answer("after all", lambda model, cancelled: "made") == "made"
     # What came too late is kept for whoever asks again.
     assert worker.answer("slow", lambda model, cancelled: False) is True
     assert worker.answer("behind it", lambda model, cancelled: "made now") == "made now"
 
 
-@pytest.mark.parametrize("linger", [0.0, 600.0])
-def test_an_answer_may_be_wanted_longer_than_anybody_waits(model: LanguageModel, linger: float) -> None:
+@pytest.mark.parametrize(("later", "others", "cancelled"), [(0.0, False, False), (0.0, True, True), (0.6, False, True)])
+def test_an_answer_may_be_wanted_as_long_again_while_nothing_else_is(
+    model: LanguageModel, later: float, others: bool, cancelled: bool
+) -> None:
     worker = ModelWorker(model, SPEC, timeout=0.5)
-    left = threading.Event()
+    left, made = threading.Event(), threading.Event()
 
     def ask_late(model: LanguageModel, cancelled: Cancelled) -> bool:
         left.wait(60)
-        return cancelled()
+        found = cancelled()
+        made.set()
+        return found
 
     with pytest.raises(HTTPException, match="still busy"):
-        worker.answer("late", ask_late, linger=linger)
+        worker.answer("late", ask_late)
+    if others:
+        with pytest.raises(HTTPException, match="still busy"):
+            worker.answer("another", lambda model, cancelled: None)
+    time.sleep(later)
     left.set()
-    worker.timeout = 30.0
-    # Behind it, so it is made by then.
-    assert worker.answer("behind it", lambda model, cancelled: "made") == "made"
-    assert worker.answer("late", lambda model, cancelled: "asked again") is (linger == 0.0)
+    assert made.wait(30)
+    assert worker.answer("late", lambda model, cancelled: None) is cancelled
 
 
 def test_many_readers_of_one_slow_answer_are_bounded_too(model: LanguageModel) -> None:
@@ -163,7 +178,7 @@ def test_many_readers_of_one_slow_answer_are_bounded_too(model: LanguageModel) -
         first = readers.submit(worker.answer, "same", slow)
         assert begun.wait(30)
         second = readers.submit(worker.answer, "same", slow)
-        while worker.waiting[False] < 2:
+        while worker.waiting < 2:
             pass
         with pytest.raises(HTTPException, match="others wait"):
             worker.answer("same", slow)

@@ -242,9 +242,8 @@ def test_all_pages_are_of_one_edition(tmp_path: Path, monkeypatch: pytest.Monkey
     def page(edition: Edition) -> Page:
         begun.append(edition)
         if len(begun) <= times:
-            # Another file of this name, as `analyze` leaves it.
             manifest = atlas / "analyses" / "manifest.json"
-            write_bytes(manifest, manifest.read_bytes())
+            write_bytes(manifest, manifest.read_bytes() + b" ")
         return overview_page(edition)
 
     make_page(monkeypatch, "overview", page)
@@ -252,7 +251,7 @@ def test_all_pages_are_of_one_edition(tmp_path: Path, monkeypatch: pytest.Monkey
         write_pages(atlas, tmp_path / "pages", memories="L0.M0")
         assert len(begun) == 2
         return
-    with pytest.raises(AtlasBusy, match="changed while its pages were made"):
+    with pytest.raises(AtlasBusy, match="changed while it was being read"):
         write_pages(atlas, tmp_path / "pages", memories="L0.M0")
     assert not (tmp_path / "pages").exists()
 

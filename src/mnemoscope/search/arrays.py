@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 _PIECE_BYTES = 1 << 26
@@ -43,18 +44,16 @@ def read_arrays(database: sqlite3.Connection) -> dict[str, NDArray[Any]]:
     return {name: np.frombuffer(b"".join(pieces), kind) for name, (kind, pieces) in pieces_of.items()}
 
 
-def write_rows(
-    database: sqlite3.Connection, table: str, tokens: NDArray[Any], columns: Mapping[str, NDArray[Any]]
-) -> None:
-    """One blob per token; `tokens` has the token of each row, sorted."""
-    kind = np.dtype([(name, narrow_type(numbers)) for name, numbers in columns.items()])
-    rows = np.empty(len(tokens), kind)
+def write_rows(database: sqlite3.Connection, table: str, rows: pl.DataFrame) -> None:
+    """One blob per token, which is a column of `rows`."""
+    rows = rows.sort("token", maintain_order=True)
+    columns = {name: rows[name].to_numpy() for name in rows.columns if name != "token"}
+    packed = np.empty(rows.height, kind := np.dtype([(name, narrow_type(own)) for name, own in columns.items()]))
     for name, numbers in columns.items():
-        rows[name] = numbers
-    own, first = np.unique(tokens, return_index=True)
-    ends = [*first[1:].tolist(), len(rows)][: len(own)]
-    blobs = (rows[begin:end].tobytes() for begin, end in zip(first.tolist(), ends, strict=True))
-    database.executemany(f"INSERT INTO {table} VALUES (?, ?)", zip(own.tolist(), blobs, strict=True))
+        packed[name] = numbers
+    tokens, first = np.unique(rows["token"].to_numpy(), return_index=True)
+    blobs = (some.tobytes() for some in np.split(packed, first[1:]))
+    database.executemany(f"INSERT INTO {table} VALUES (?, ?)", zip(tokens.tolist(), blobs, strict=False))
     database.execute("INSERT INTO about VALUES (?, ?)", (table, json.dumps(kind.descr)))
 
 

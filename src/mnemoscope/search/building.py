@@ -18,7 +18,6 @@ from mnemoscope.foundation.progress import Progress
 from mnemoscope.search.arrays import write_arrays, write_rows
 from mnemoscope.search.database import DEMOTES, FIRES, FULL_TEXT, PROMOTES, TABLES, token_type
 from mnemoscope.search.text import fold_token, prepare
-from mnemoscope.search.tokens import sort_keys
 from mnemoscope.search.windows import Windows
 
 _PRAGMAS = (
@@ -140,14 +139,7 @@ def _write_fires(database: sqlite3.Connection, atlas: Atlas, first: dict[int, in
         triggers = atlas.best_triggers(layer, None, columns=columns).group_by("token", "memory")
         counted = triggers.agg(pl.len().alias("triggers"), pl.col("rank").min())
         pieces.append(counted.with_columns(_number_memories(atlas, layer, counted["memory"], first[layer])))
-    _write_sorted(database, FIRES, pieces)
-
-
-def _write_sorted(database: sqlite3.Connection, kind: str, pieces: list[pl.DataFrame]) -> None:
-    rows = pl.concat(pieces)
-    columns = {name: rows[name].to_numpy() for name in rows.columns}
-    order = np.lexsort((*sort_keys(kind, columns), columns["token"]))
-    write_rows(database, kind, columns["token"][order], {n: c[order] for n, c in columns.items() if n != "token"})
+    write_rows(database, FIRES, pl.concat(pieces))
 
 
 def _write_values(database: sqlite3.Connection, atlas: Atlas, first: dict[int, int]) -> bool:
@@ -169,7 +161,9 @@ def _write_values(database: sqlite3.Connection, atlas: Atlas, first: dict[int, i
         )
         largest = values["max_probability"].to_numpy().astype(np.float64)[:, None]
         top = scores["top"].astype(np.float64)
-        likely = _round_mantissa(largest * np.exp(top - top[:, :1]))
+        # Of 20 bits of mantissa, so that values that differ by float32 noise rank as equal.
+        fraction, power = np.frexp(largest * np.exp(top - top[:, :1]))
+        likely = np.ldexp(np.round(fraction * 2.0**20) / 2.0**20, power)
         for side, kind in _SIDES.items():
             every = {
                 "token": tokens[side].reshape(-1),
@@ -179,14 +173,8 @@ def _write_values(database: sqlite3.Connection, atlas: Atlas, first: dict[int, i
             } | ({"probability": likely.reshape(-1)} if side == "top" else {})
             rows_of[kind].append(pl.DataFrame(every).unique(["token", "memory"], keep="first", maintain_order=True))
     for kind, pieces in rows_of.items():
-        _write_sorted(database, kind, pieces)
+        write_rows(database, kind, pl.concat(pieces))
     return True
-
-
-def _round_mantissa(values: Any) -> Any:
-    """Rounds to 20 bits of mantissa, so that values that differ by float32 noise rank as equal."""
-    fraction, power = np.frexp(values)
-    return np.ldexp(np.round(fraction * 2.0**20) / 2.0**20, power)
 
 
 def _matrix(column: pl.Series, kind: Any) -> Any:

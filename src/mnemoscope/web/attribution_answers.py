@@ -22,7 +22,7 @@ from mnemoscope.show.pages.model.trace import PUSHING
 from mnemoscope.tracing import intervene
 from mnemoscope.tracing.scoring.scores import check_wide_numbers, vote_codes, votes
 from mnemoscope.tracing.trace import run_blocks
-from mnemoscope.web.model_answers import LINGER, TOP, Changes, read_prompt
+from mnemoscope.web.model_answers import TOP, Changes, read_prompt
 from mnemoscope.web.model_worker import CACHED_BYTES, Cancelled, ModelWorker, stop_if
 
 
@@ -61,8 +61,7 @@ def attribution(
     attributor = worker.answer(
         ("attributor", *asked), ask, places=lambda one: sum(one.grid.memories) * 12 // CACHED_BYTES
     )
-    aside = until != "effects"
-    return worker.answer(("attribution", *asked, until), make, aside=aside, linger=LINGER if aside else 0.0)
+    return worker.answer(("attribution", *asked, until), make, aside=until != "effects")
 
 
 def run_difference(
@@ -89,8 +88,7 @@ def run_difference(
         return replace(found, made_by=origin).to_dict()
 
     parting = worker.answer(("parting", *asked), find)
-    key = "difference", *asked, patched
-    return worker.answer(key, make, aside=patched, linger=LINGER if patched else 0.0)
+    return worker.answer(("difference", *asked, patched), make, aside=patched)
 
 
 def dominant_memories(

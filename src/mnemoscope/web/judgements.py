@@ -33,7 +33,6 @@ class SiteJudgements:
         self._settings, self._edition = settings, edition
         self._lock = threading.Lock()
         self._store: Store | None = None
-        self._failed: tuple[str, float, AnnotationError] | None = None
         self._silent = 0.0
         self._published = Cache(1)
         self.results = Cache(2)
@@ -46,17 +45,9 @@ class SiteJudgements:
             store = self._open_store_of(edition.atlas.manifest_hash)
             if store is not None:
                 return store
-            if self._failed is not None:
-                hash, at, problem = self._failed
-                if hash == edition.atlas.manifest_hash and time.monotonic() - at < RETRY_AFTER_SECONDS:
-                    raise problem
             from mnemoscope.annotate.campaigns.store import open_store
 
-            try:
-                store = open_store(edition.atlas, self._settings.annotations)
-            except AnnotationError as problem:
-                self._failed = (edition.atlas.manifest_hash, time.monotonic(), problem)
-                raise
+            store = open_store(edition.atlas, self._settings.annotations)
             if self._store is not None:
                 # The folder holds another atlas now; requests still reading the old store keep their connections.
                 self._store.close()

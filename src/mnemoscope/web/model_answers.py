@@ -27,8 +27,6 @@ from mnemoscope.tracing.trace import run_blocks
 from mnemoscope.web.model_worker import Cancelled, ModelWorker, stop_if
 
 Changes = tuple[str, ...]
-LINGER = 60.0
-"""Seconds for which an audit continues without a reader; for a large model it outlasts a reader's wait."""
 TOP = 10
 
 
@@ -155,7 +153,7 @@ def audit_string(worker: ModelWorker, atlas: Atlas, hash: str, text: str, given:
         _refuse_long("string", len(string_tokens(model, text)))
         return audit(model, [text], options, atlas=atlas, progress=stop_if(cancelled)).to_dict()
 
-    return worker.answer(("audit", hash, text, options), make, linger=LINGER)
+    return worker.answer(("audit", hash, text, options), make)
 
 
 def audit_script(worker: ModelWorker, atlas: Atlas, text: str, given: Mapping[str, Any]) -> str:

@@ -5,7 +5,6 @@ cached, also those whose readers stopped waiting. Interventions are part of ever
 from other users in this process and has no limits. Imports torch, so it is imported lazily.
 """
 
-import math
 import os
 import threading
 import time
@@ -31,7 +30,7 @@ from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.tracing import adopt_votes, trace
 from mnemoscope.web.settings import Settings
 
-MAX_QUEUED = 8
+MAX_QUEUED = 16
 TIMEOUT = 60.0
 CACHE_SIZE = 8_000
 """Places of traces in the cached results: about 100 MB."""
@@ -68,8 +67,8 @@ class ModelWorker:
         self._lock = threading.Lock()
         self._answers = Cache(CACHE_SIZE)
         self._jobs: dict[Hashable, _Job] = {}
-        self.waiting = {False: 0, True: 0}
-        """Requests that wait for an answer, of those not aside and of those aside."""
+        self.waiting = 0
+        """Requests that wait for an answer."""
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="model")
 
     @cached_property
@@ -95,15 +94,14 @@ class ModelWorker:
         make: Callable[[LanguageModel, Cancelled], T],
         *,
         places: Callable[[T], int] = lambda _: 10,
-        linger: float = 0.0,
         aside: bool = False,
     ) -> T:
         """The result of `make(model, cancelled)` for this key, computed one at a time; `places` returns its size in the
         cache.
 
-        When `cancelled()` is true, `make` may raise TimeoutError; this happens `linger` seconds after the last reader
-        stopped waiting. A reader who returns finds a finished result. A result made `aside` makes way: it is cancelled
-        once another kind is asked for. Raises 503 if too many requests of its kind wait, or on a timeout.
+        When `cancelled()` is true, `make` may raise TimeoutError: nobody waits any more, and something else is asked
+        for; or for as long again nobody has come back. A result made `aside` makes way as soon as something else is.
+        Raises 503 if too many requests wait, or on a timeout.
         """
         key = self.model.fingerprint, key
         with self._lock:
@@ -111,36 +109,35 @@ class ModelWorker:
             if cached is not _NOTHING:
                 return cast(T, cached)
             # Jobs without a waiting reader count as well.
-            queued = sum(job.aside == aside for job in self._jobs.values())
-            if max(queued, self.waiting[aside]) >= self.max_queued:
+            if max(len(self._jobs), self.waiting) >= self.max_queued:
                 raise HTTPException(503, "The model is busy and others wait already; try again in a moment.")
             job = self._jobs.get(key)
+            now = time.monotonic()
             if job is None:
-                job = self._jobs[key] = _Job(aside)
+                job = self._jobs[key] = _Job(aside, now)
                 job.future = self._worker.submit(self._run, key, make, job, places)
-            job.until = time.monotonic() + self.timeout + linger
-            self.waiting[aside] += 1
+            job.asked = now
+            self.waiting += 1
         try:
             answered: T = job.future.result(self.timeout)
         except TimeoutError:
             raise HTTPException(503, "The model is still busy; try again in a moment, or with less text.") from None
         finally:
             with self._lock:
-                self.waiting[aside] -= 1
+                self.waiting -= 1
         return answered
 
     def _run(
         self, key: Hashable, make: Callable[[LanguageModel, Cancelled], T], job: "_Job", places: Callable[[T], int]
     ) -> T:
-        with self._lock:
-            if job.is_cancelled():
-                del self._jobs[key]
-                raise TimeoutError
-
         def is_cancelled() -> bool:
-            return job.is_cancelled() or (job.aside and not all(one.aside for one in tuple(self._jobs.values())))
+            others = any(one is not job and not one.aside for one in tuple(self._jobs.values()))
+            late = time.monotonic() - job.asked
+            return late > self.timeout * (1 if others else 2) or (job.aside and others)
 
         try:
+            if is_cancelled():
+                raise TimeoutError
             made = make(self.model, is_cancelled)
             self._answers.keep(key, made, weight=places(made))
             return made
@@ -162,11 +159,9 @@ def stop_if(cancelled: Cancelled) -> Progress:
 @dataclass
 class _Job:
     aside: bool
+    asked: float
+    """When it was last asked for."""
     future: "Future[Any]" = field(init=False)
-    until: float = math.inf
-
-    def is_cancelled(self) -> bool:
-        return time.monotonic() > self.until
 
 
 def load_worker(settings: Settings, atlas: Atlas) -> ModelWorker:

@@ -7,14 +7,13 @@ do, the page is made from the next one. Imports torch only if a model is named.
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, TypeVar
 
 from starlette.exceptions import HTTPException
 
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.errors import AtlasUnfinished
-from mnemoscope.show.pages.edition import Edition, footprint_of
+from mnemoscope.show.pages.edition import Edition, manifests_of
 from mnemoscope.web.judgements import SiteJudgements
 from mnemoscope.web.settings import Settings
 
@@ -36,6 +35,8 @@ class Site:
         self.model: ModelWorker | None = None
         self.judgements = SiteJudgements(settings, self.edition)
         self._lock = threading.Lock()
+        self._read = threading.local()
+        """Its `edition` is the one that this thread reads."""
         self._waiting = 0
         self.latest = self._open(None)
         """The edition opened last, to be read where opening another one must not fail."""
@@ -55,9 +56,9 @@ class Site:
         """The edition being read, else the one now in the folder. Raises what opening an atlas raises, and
         ModelDiffers.
         """
-        current = _READ.get()
-        if current is not None and current[0] is self:
-            return current[1]
+        current: Edition | None = getattr(self._read, "edition", None)
+        if current is not None:
+            return current
         with self._lock:
             if not self.latest.is_current():
                 self.latest = self._open(self.latest)
@@ -66,44 +67,36 @@ class Site:
     @contextmanager
     def reading(self, edition: Edition) -> Iterator[None]:
         """Inside the block, this thread reads that edition, whatever happens to the folder."""
-        token = _READ.set((self, edition))
+        before = getattr(self._read, "edition", None)
+        with self._lock:
+            self._waiting += 1
+        self._read.edition = edition
         try:
             yield
         finally:
-            _READ.reset(token)
+            self._read.edition = before
+            with self._lock:
+                self._waiting -= 1
 
-    def read(self, make: Callable[[], T]) -> T:
+    def read(self, make: Callable[[], T], *, tries: int = _TRIES) -> T:
         """The result of `make` from one edition; from the next one if the folder changed and it failed."""
-        for tries_left in reversed(range(_TRIES)):
-            edition = self.edition()
-            with self._busy(), self.reading(edition):
-                try:
-                    return make()
-                except HTTPException:
-                    # An HTTP error is an answer.
-                    raise
-                except Exception:
-                    if not tries_left or edition.is_current():
-                        raise
-        raise AssertionError("the last try ends in a page or an error")
+        edition = self.edition()
+        try:
+            with self.reading(edition):
+                return make()
+        except Exception as problem:
+            # An HTTP error is an answer.
+            if tries == 1 or isinstance(problem, HTTPException) or edition.is_current():
+                raise
+        return self.read(make, tries=tries - 1)
 
     @property
     def busy(self) -> bool:
         return self._waiting > 0
 
-    @contextmanager
-    def _busy(self) -> Iterator[None]:
-        with self._lock:
-            self._waiting += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._waiting -= 1
-
     def _open(self, before: Edition | None) -> Edition:
         # Taken first, so that later changes are detected.
-        footprint = footprint_of(self.settings.atlas)
+        manifests = manifests_of(self.settings.atlas)
         atlas = open_atlas(self.settings.atlas)
         if part := atlas.manifest.part:
             raise AtlasUnfinished(f"{self.settings.atlas} is {part}; join all parts with `mnemoscope merge`")
@@ -111,11 +104,7 @@ class Site:
             from mnemoscope.web.model_worker import describe_difference
 
             self.model.differs = describe_difference(self.settings, self.model.model, atlas)
-        opened = Edition(atlas, footprint, published=self.judgements.published_for)
-        if before is not None and before.mined_files == opened.mined_files:  # other answers or patterns
-            return Edition(before.atlas, footprint, mined=before.mined, published=before.published)
-        return opened
-
-
-_READ: ContextVar[tuple[Site, Edition] | None] = ContextVar("read", default=None)
-"""The site and the edition being read in this context."""
+        published = self.judgements.published_for
+        if before is not None and before.manifests[:2] == manifests[:2]:  # other answers or patterns
+            return Edition(before.atlas, manifests, mined=before.mined, published=published)
+        return Edition(atlas, manifests, published=published)

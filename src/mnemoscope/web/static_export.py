@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit
 
 from mnemoscope.atlas.derived_manifest import check_replaceable, made_files
 from mnemoscope.atlas.manifest import MANIFEST
-from mnemoscope.errors import AtlasBusy, AtlasDamaged, AtlasExists, MnemoscopeError, OptionError
+from mnemoscope.errors import AtlasDamaged, AtlasExists, MnemoscopeError, OptionError
 from mnemoscope.foundation.files import json_bytes, storing
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.foundation.progress import Progress, ignore_progress
@@ -32,7 +32,6 @@ from mnemoscope.web.site import Site
 SIDE = "browse"
 PER_LAYER = 5
 STRIKING = 10
-TRIES = 3
 
 
 @dataclass(frozen=True)
@@ -61,9 +60,15 @@ def write_pages(
         raise AtlasExists(f"{directory} is a symbolic link; name the folder that it leads to")
     check_replaceable(directory, lambda folder: bool(made_files(folder / MANIFEST, "pages")), "browsing pages")
     check_writable(directory)
+
+    def make() -> tuple[str, list[MemoryId], dict[str, bytes]]:
+        edition = site.edition()
+        chosen = selection(edition, memories)
+        return edition.atlas.manifest_hash, chosen, _Writer(edition, chosen).files(progress)
+
     # Entered before the pages are made, so that an unwritable folder fails at once.
     with replacing_files(directory) as write:
-        atlas_hash, chosen, files = _of_one_edition(site, memories, progress)
+        atlas_hash, chosen, files = site.read(make)
         listed = {name: len(data) for name, data in sorted(files.items())}
         files[MANIFEST] = json_bytes({"atlas": atlas_hash, "pages": listed})
         earlier = made_files(directory / MANIFEST, "pages").keys() | {MANIFEST}
@@ -94,25 +99,6 @@ def selection(edition: Edition, wanted: str | None) -> list[MemoryId]:
         first = list(dict.fromkeys([*best, *rows["memory"].to_list()]))[:each]
         chosen |= {atlas.name(layer, memory) for memory in first}
     return sorted(chosen)
-
-
-def _of_one_edition(
-    site: Site, memories: str | None, progress: Progress
-) -> tuple[str, list[MemoryId], dict[str, bytes]]:
-    """The atlas's hash, the memories and the files, all from one unchanged edition."""
-    for _ in range(TRIES):
-        edition = site.edition()
-        try:
-            with site.reading(edition):
-                chosen = selection(edition, memories)
-                files = _Writer(edition, chosen).files(progress)
-        except MnemoscopeError:
-            if site.edition() is edition:
-                raise
-            continue
-        if site.edition() is edition:
-            return edition.atlas.manifest_hash, chosen, files
-    raise AtlasBusy(f"{site.settings.atlas} changed while its pages were made; run the command again")
 
 
 class _Writer:

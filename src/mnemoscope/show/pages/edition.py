@@ -16,11 +16,13 @@ import numpy as np
 import polars as pl
 
 from mnemoscope.atlas import Atlas
+from mnemoscope.atlas.derived_manifest import recorded_hashes
 from mnemoscope.atlas.features import FEATURE_COLUMNS, promoted_tokens
 from mnemoscope.atlas.manifest import COMPARISONS, EXTENSIONS, MANIFEST
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import AtlasBusy, AtlasDamaged
 from mnemoscope.foundation.cache import Cache
+from mnemoscope.foundation.files import file_hash
 from mnemoscope.foundation.memory_names import MemoryId
 
 PAGES = 64 << 20
@@ -28,25 +30,21 @@ PAGES = 64 << 20
 _SPAN = 1 << 24
 """More than the memories of any layer, and than the positions of any sentence."""
 
-Footprint = tuple[tuple[int, int, int] | None, ...]
+Manifests = tuple[str, ...]
+"""As `manifests_of`."""
 Peaks = tuple[np.ndarray, np.ndarray]
 """The highest and the lowest coefficient `[memory]` of every memory of a layer."""
 T = TypeVar("T")
-_MINED = (MANIFEST, f"{EXTENSIONS}/{MANIFEST}")
-_MADE_AGAIN = (
-    *(TABLES["patterns"].path(), TABLES["labels"].path()),
-    *(f"analyses/{MANIFEST}", f"{COMPARISONS}/{MANIFEST}"),
-)
 
 
 @dataclass(frozen=True)
 class Edition:
-    """One state of an atlas; `footprint` identifies it. `pages` caches pages and views, `tables` large objects, `mined`
+    """One state of an atlas; `manifests` identify it. `pages` caches pages and views, `tables` large objects, `mined`
     those that come from the mined tables only.
     """
 
     atlas: Atlas
-    footprint: Footprint = ()
+    manifests: Manifests = ()
     pages: Cache = field(default_factory=lambda: Cache(PAGES, weigh=_bytes_of))
     tables: Cache = field(default_factory=Cache)
     mined: Cache = field(default_factory=Cache)
@@ -55,20 +53,21 @@ class Edition:
 
     @property
     def state(self) -> str:
-        later = (f"-{made[1]:x}-{made[2]:x}" for made in self.footprint[1:] if made is not None)
-        return "".join((self.atlas.manifest_hash[:16], *later))
+        return "-".join(hash[:16] for hash in (self.atlas.manifest_hash, *self.manifests[1:]))
 
     @property
-    def mined_files(self) -> Footprint:
-        return self.footprint[: len(_MINED)]
+    def searched(self) -> str:
+        """The hashes of what the search index is made from."""
 
-    @property
-    def searched_files(self) -> Footprint:
-        return self.footprint[: len(_MINED) + 1]
+        def read() -> str:
+            patterns = recorded_hashes(self.atlas, "analyses").get(TABLES["patterns"].path(), {})
+            return f"{self.atlas.manifest_hash} {patterns.get('sha256')}"
+
+        return self.read_current("searched", read)
 
     def is_current(self) -> bool:
-        """Always true without a footprint."""
-        return not self.footprint or footprint_of(self.atlas.path) == self.footprint
+        """Always true without manifests."""
+        return not self.manifests or manifests_of(self.atlas.path) == self.manifests
 
     def check_current(self) -> None:
         if not self.is_current():
@@ -166,16 +165,17 @@ class Edition:
         return rows["place"].to_numpy(), rows["memory"].to_numpy()
 
 
-def footprint_of(directory: Path) -> Footprint:
-    """Inode, time and size of each file that identifies the folder's contents; None for a missing file."""
-    files: list[tuple[int, int, int] | None] = []
-    for name in (*_MINED, *_MADE_AGAIN):
+def manifests_of(directory: Path) -> Manifests:
+    """The sha256 of each manifest in the folder: of the atlas, its extensions, answers (with patterns) and comparisons;
+    empty for a missing one.
+    """
+    hashes = []
+    for folder in (".", EXTENSIONS, "analyses", COMPARISONS):
         try:
-            status = (directory / name).stat()
-            files.append((status.st_ino, status.st_mtime_ns, status.st_size))
+            hashes.append(file_hash(directory / folder / MANIFEST))
         except OSError:
-            files.append(None)
-    return tuple(files)
+            hashes.append("")
+    return tuple(hashes)
 
 
 def _bytes_of(kept: object) -> int:

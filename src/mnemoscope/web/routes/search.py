@@ -2,7 +2,7 @@
 
 import re
 import threading
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +14,6 @@ from starlette.responses import RedirectResponse, Response
 from mnemoscope.atlas import Atlas
 from mnemoscope.errors import StoreFailed
 from mnemoscope.foundation.memory_names import MemoryId
-from mnemoscope.show.pages.edition import Footprint
 from mnemoscope.show.pages.page import Page
 from mnemoscope.show.pages.search import LAST, search_page, token_page, tokens_page
 from mnemoscope.web.page_routes import OneSite, both, new_router
@@ -54,12 +53,13 @@ class BackgroundIndex:
         """
         edition = self._site.edition()
         with self._lock:
-            if self._now is None or self._now.searched_files != edition.searched_files or self._now.has_failed():
+            if self._now is None or self._now.searched != edition.searched or self._now.has_failed():
                 edition.check_current()
-                before, self._now = self._now, _Opening(edition.atlas, edition.searched_files)
-                if before is not None:
-                    before.unwanted.set()
-                threading.Thread(target=self._open, args=(self._now, before), name="search index", daemon=True).start()
+                if self._now is not None:
+                    self._now.unwanted.set()
+                    self._now.future.add_done_callback(_close)
+                self._now = _Opening(edition.atlas, edition.searched)
+                threading.Thread(target=self._open, args=(self._now,), name="search index", daemon=True).start()
             return self._now
 
     def index(self) -> "Index":
@@ -67,7 +67,7 @@ class BackgroundIndex:
         opening = self.begin()
         try:
             return opening.future.result(TIMEOUT_SECONDS)
-        except (TimeoutError, _SourceChanged):
+        except TimeoutError:
             raise _try_again(f"The search index is being built{opening.done}") from None
         except StoreFailed:
             # A folder is emptied before another atlas is mined in it; its manifest is removed last.
@@ -76,7 +76,7 @@ class BackgroundIndex:
                 raise
             raise _try_again("The search index needs files that are gone; the atlas may be being mined again") from None
 
-    def _open(self, opening: "_Opening", before: "_Opening | None") -> None:
+    def _open(self, opening: "_Opening") -> None:
         from mnemoscope.search import open_index
 
         try:
@@ -84,17 +84,11 @@ class BackgroundIndex:
             opening.future.set_result(open_index(opening.atlas, progress=opening.progress, annotations=published))
         except Exception as problem:
             opening.future.set_exception(problem)
-        if before is not None:
-            # An outdated index still being built is closed as soon as it is ready.
-            wait([before.future])
-            before.close()
-        # A stored exception keeps this frame's locals alive: each failed opening would keep the one before it, and
-        # all their editions, in memory.
-        del before
 
 
-class _SourceChanged(Exception):
-    """The searched files changed while the index was built."""
+def _close(future: "Future[Index]") -> None:
+    if future.exception() is None:
+        future.result().close()
 
 
 def _try_again(sentence: str) -> HTTPException:
@@ -106,7 +100,7 @@ class _Opening:
     """The index of an atlas and its patterns: its future and progress; `unwanted` cancels the build."""
 
     atlas: Atlas
-    searched_files: Footprint
+    searched: str
     unwanted: threading.Event = field(default_factory=threading.Event)
     future: "Future[Index]" = field(default_factory=Future)
     done: str = ""
@@ -114,14 +108,10 @@ class _Opening:
     def has_failed(self) -> bool:
         return self.future.done() and self.future.exception() is not None
 
-    def close(self) -> None:
-        if self.future.done() and not self.has_failed():
-            self.future.result().close()
-
     def progress(self, name: str, done: float, total: float | None, unit: str) -> None:
-        """Records the progress of the build. Raises _SourceChanged when it is cancelled."""
+        """Records the progress of the build. Raises TimeoutError when it is cancelled."""
         if self.unwanted.is_set():
-            raise _SourceChanged
+            raise TimeoutError
         self.done = f" ({done / total:.0%} of its {unit})" if total else ""
 
 
