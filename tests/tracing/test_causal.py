@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -14,7 +15,6 @@ from mnemoscope.errors import InterventionError, MemoryIdError, ModelDiffers, Op
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.mining import mine
 from mnemoscope.models import LanguageModel, load_model, read_blocks
-from mnemoscope.models.opening.handmade.models import PLANTED_SENTENCES
 from mnemoscope.tracing import CausalCheck, Token, causal_check, intervene
 from mnemoscope.tracing.causal import MEASURES, summarise_changes
 from mnemoscope.tracing.controls import draw_control
@@ -22,11 +22,8 @@ from models.conftest import build
 
 
 @pytest.fixture(scope="module")
-def planted(tmp_path_factory: pytest.TempPathFactory) -> tuple[LanguageModel, Atlas]:
-    folder = tmp_path_factory.mktemp("planted")
-    (folder / "text.txt").write_text("\n".join(PLANTED_SENTENCES) + "\n")
-    model = load_model("handmade:planted")
-    return model, open_atlas(mine(model, folder / "text.txt", out=folder / "atlas", split="line"))
+def known(planted: Path) -> tuple[LanguageModel, Atlas]:
+    return load_model("handmade:planted"), open_atlas(planted)
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +34,8 @@ def gelu(tmp_path_factory: pytest.TempPathFactory) -> tuple[LanguageModel, Atlas
     return model, open_atlas(mine(model, folder / "text.txt", out=folder / "atlas", split="line", triggers=8))
 
 
-def test_a_planted_memory_is_the_cause_of_its_token(planted: tuple[LanguageModel, Atlas]) -> None:
-    model, atlas = planted
+def test_a_planted_memory_is_the_cause_of_its_token(known: tuple[LanguageModel, Atlas]) -> None:
+    model, atlas = known
     found = causal_check(model, atlas, "L1.M4", tokens=1)  # fires on `sat on the`, says `mat`
     assert [token.text.strip() for token in found.own] == ["mat"]
     # No other memory of the layer fires there, so that there is nothing to compare it with.
@@ -225,9 +222,9 @@ def test_triggers_that_another_model_cannot_read_are_refused(
 
 
 def test_what_cannot_be_checked_is_one_line(
-    planted: tuple[LanguageModel, Atlas], gelu: tuple[LanguageModel, Atlas]
+    known: tuple[LanguageModel, Atlas], gelu: tuple[LanguageModel, Atlas]
 ) -> None:
-    model, atlas = planted
+    model, atlas = known
     with pytest.raises(InterventionError, match=r"L0\.M5 has no trigger .* never above zero"):
         causal_check(model, atlas, "L0.M5")  # the dead memory
     with pytest.raises(InterventionError, match="never below zero"):

@@ -21,11 +21,9 @@ def model() -> ms.LanguageModel:
     return ms.load_model(NAME)
 
 
-@pytest.fixture(scope="module")
-def atlas(model: ms.LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> ms.Atlas:
-    folder = tmp_path_factory.mktemp("named")
-    (folder / "text.txt").write_text("\n".join(PLANTED_SENTENCES) + "\n")
-    return ms.mine(model, folder / "text.txt", out=folder / "atlas", split="line")
+@pytest.fixture
+def atlas(planted: Path) -> ms.Atlas:
+    return ms.open_atlas(planted)
 
 
 def asked(model: Any, atlas: Any) -> dict[str, Any]:

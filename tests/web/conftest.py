@@ -11,7 +11,7 @@ from mnemoscope.models import LanguageModel
 from mnemoscope.questions.answers import write_all
 from reports.reported_atlas import reported
 from web.judging import annotated_atlas
-from web.planted_atlas import SPEC, planted_atlas
+from web.planted_atlas import SPEC
 from web.served import running
 
 
@@ -23,12 +23,6 @@ def untouched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def atlas(untouched: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(untouched, tmp_path / "atlas"))
-
-
-@pytest.fixture(scope="session")
-def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """For tests that change nothing in it."""
-    return planted_atlas(tmp_path_factory.mktemp("planted"))
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,6 @@ from mnemoscope.web.model_worker import ModelWorker
 from models import planted_experts
 from models.checkpoints import CONTEXT, KINDS, WORDS, args_of, weights_of, write
 from models.planted_experts import PLANTED_EXPERTS, SENTENCES
-from support.handbuilt_atlas import build_atlas
 from web.parts import Parts
 from web.planted_atlas import SPEC, other_weights
 from web.served import client
@@ -171,10 +170,6 @@ def test_the_python_script_is_the_audit(reader: TestClient, capsys: pytest.Captu
     assert "nothing in it varies" in printed
 
 
-def test_line_ends_of_a_form_are_those_that_were_written(reader: TestClient) -> None:
-    assert data(reader, text="the\r\ncat sat")["audit"]["secrets"][0]["text"] == "the\ncat sat"
-
-
 def test_nothing_varies_and_nothing_is_asked(reader: TestClient) -> None:
     shown = words(page(reader, vary="digits"))
     assert f"Nothing in {TEXT} varies, so it has no rank" in shown
@@ -257,8 +252,8 @@ def test_another_model_than_the_atlas_s_is_refused(planted: Path, tmp_path: Path
     assert not Parts(reader.get("/trace", params={"prompt": TEXT}).text).links("/audit?")
 
 
-def test_without_a_model_a_page_says_how_to_have_one(tmp_path: Path) -> None:
-    reader = client(build_atlas(tmp_path))
+def test_without_a_model_a_page_says_how_to_have_one(handbuilt: Path) -> None:
+    reader = client(handbuilt)
     answer = reader.get("/audit", params={"text": TEXT})
     assert answer.status_code == 404
     assert "mnemoscope serve ATLAS --model handbuilt" in answer.text

@@ -14,7 +14,6 @@ import mnemoscope as ms
 from mnemoscope.models import LanguageModel
 from mnemoscope.show.pages.model.trace import CHANGES, PROMPT, WRITTEN
 from mnemoscope.tracing import causal_check, compare, generate
-from support.handbuilt_atlas import build_atlas
 from web.parts import Parts
 from web.planted_atlas import SPEC
 from web.served import client
@@ -334,8 +333,8 @@ def test_empty_fields_of_a_form_are_none(reader: TestClient) -> None:
     assert found["pushed"]["target"] == data(reader, **{"for": "", "against": ""}, set=OFF)["pushed"]["target"]
 
 
-def test_without_a_model_a_page_says_how_to_have_one(tmp_path: Path) -> None:
-    reader = client(build_atlas(tmp_path))
+def test_without_a_model_a_page_says_how_to_have_one(handbuilt: Path) -> None:
+    reader = client(handbuilt)
     answer = reader.get("/trace", params={"prompt": "x"})
     assert answer.status_code == 404
     assert "mnemoscope serve ATLAS --model handbuilt" in answer.text
