@@ -88,7 +88,10 @@ def test_which_field_is_read_is_part_of_a_source_s_identity(tmp_path: Path) -> N
     [
         ("3 1", "holds str, not a list of token ids"),
         ([3, True], "holds 'True' at place 1, not a token id"),
-        ([3, 1.0, "x"], "holds '1.0' at place 1, not a token id"),
+        ([3, 1.0, "x"], "holds '1.0' at place 1"),
+        ([3, "4"], "holds '4' at place 1"),
+        ([[1]], "holds '[1]' at place 0"),
+        ([3, None], "holds 'None' at place 1"),
         ([3, -1, -2], "holds -1 at place 1; token ids are 0 or more"),
         ([3, 4, 7, 9], "holds token id 7 at place 2, beyond the 5 rows of the model's head; give ids"),
         ([5], "holds token id 5 at place 0, beyond the 5 rows"),
