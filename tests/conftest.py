@@ -117,10 +117,9 @@ def handbuilt(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def mined_lines(folder: Path, model: object, lines: Iterable[str], **options: object) -> Iterator[Path]:
-    from mnemoscope.mining import mine
+    from support.mined import mined_text
 
-    (folder / "text.txt").write_text("\n".join(lines) + "\n")
-    yield from only_read(mine(model, folder / "text.txt", out=folder / "atlas", split="line", **options).path)
+    yield from only_read(mined_text(model, folder, "\n".join(lines) + "\n", **options).path)
 
 
 @pytest.fixture(scope="session")

@@ -32,6 +32,7 @@ from mnemoscope.mining.text.batches import Batch
 from mnemoscope.mining.text.state import MiningState, StateShape
 from mnemoscope.mining.text.thread_team import ThreadTeam
 from mnemoscope.mining.text.triggers import Triggers
+from support.mined import mined_text
 
 pytest.importorskip("triton")
 
@@ -201,7 +202,6 @@ def test_a_run_that_is_stopped_goes_on_to_the_same_bytes(tmp_path: Path, monkeyp
 
 @pytest.mark.usefixtures("on_card")
 def test_a_number_that_is_not_finite_is_found(tmp_path: Path) -> None:
-    (tmp_path / "text.txt").write_text(FEW_LINES)
     model = tiny_model("gpt2")
     with torch.no_grad():
         model.layer(1).ffn.down.module.register_forward_pre_hook(
@@ -209,7 +209,7 @@ def test_a_number_that_is_not_finite_is_found(tmp_path: Path) -> None:
         )
     model.usage = None  # nobody sees that it was changed
     with pytest.raises(NotFinite, match="layer 1 has NaN or infinite coefficients on sentence"):
-        mine(model, tmp_path / "text.txt", out=tmp_path / "atlas", split="line", triggers=5, batch_tokens=60)
+        mined_text(model, tmp_path, FEW_LINES, triggers=5, batch_tokens=60)
 
 
 def test_nothing_is_looked_at(kernels: card.CardKernels) -> None:

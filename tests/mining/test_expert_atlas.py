@@ -24,6 +24,7 @@ from mnemoscope.errors import MemoryIdError
 from mnemoscope.mining import mine
 from mnemoscope.models import load_model
 from models.expert_models import MIXTURES, build_mixture
+from support.mined import mined_text
 
 END = "<|endoftext|>"
 
@@ -133,14 +134,11 @@ def test_predictions_values_at_work_and_removals(name: str, tmp_path: Path) -> N
     """As for dense models (test_passes.py), by the loop; `routed_memories` by hand."""
     hf, tokenizer = build_mixture(name), byte_tokenizer(bos_token=END, eos_token=END)
     raw, other = odd_text(40), odd_text(30, seed=1)
-    (tmp_path / "text.txt").write_text(raw)
-    (tmp_path / "other.txt").write_text(other)
-    out = mine(
+    out = mined_text(
         load_model(hf, tokenizer=tokenizer),
-        tmp_path / "text.txt",
-        out=tmp_path / "atlas",
-        split="line",
-        validation=tmp_path / "other.txt",
+        tmp_path,
+        raw,
+        other=other,
         triggers=6,
         removals=4,
         prefixes=24,

@@ -175,12 +175,12 @@ def test_a_prompt_of_ids_is_traced(atlases: dict[str, Path], models: tuple[Path,
     assert strip_texts(found) == strip_texts(expected)
     # The beginning token stands before a text anyway.
     assert bare.encode([f"0 {prompt}", "0", "", "007"]) == [ids, [], [], [7]]
-    with pytest.raises(PromptError, match=r"'the' is not a token id; without a tokenizer a text is its token ids"):
+    with pytest.raises(PromptError, match=r"'the' is not a token id"):
         ms.trace(bare, "the cat")
     for wrong in ("-3", "3.5", "1_000", "\u0663", "9" * 19):
         with pytest.raises(PromptError, match="is not a token id"):
             bare.encode([wrong])
-    with pytest.raises(PromptError, match=r"the prompt has token 280 \('280'\), but the model has only 280 rows"):
+    with pytest.raises(PromptError, match=r"the prompt has token 280 \('280'\)"):
         ms.trace(bare, "280")
 
 
@@ -271,7 +271,7 @@ def test_columns_of_parquet_that_hold_no_ids(models: Any, tmp_path: Path) -> Non
 
 def test_ids_do_not_go_with_a_text(models: Any, tmp_path: Path, text: Path) -> None:
     out = tmp_path / "atlas"
-    with pytest.raises(OptionError, match=r"odd\.txt is plain text, which has no fields; ids_field goes with"):
+    with pytest.raises(OptionError, match=r"odd\.txt is plain text"):
         mine(str(models[0]), text, out=out, ids_field="ids")
     with pytest.raises(OptionError, match=r"builtin:pydocs is plain text"):
         mine(str(models[0]), "builtin:pydocs", out=out, ids_field="ids")

@@ -20,6 +20,7 @@ from mnemoscope.mining.passes.importance import ImportancePass
 from mnemoscope.models import LanguageModel, load_model
 from models.conftest import build
 from models.expert_models import HandRead, blocks_of, build_mixture
+from support.mined import mined_text
 
 END = "<|endoftext|>"
 OPTIONS: dict[str, Any] = {"split": "line", "triggers": 3, "removals": 0, "neighbours": 0, "batch_tokens": 40}
@@ -27,9 +28,8 @@ COLUMNS = ("direct", "attribution")
 
 
 def atlas_of(hf: Any, folder: Path) -> tuple[LanguageModel, Path]:
-    (folder / "text.txt").write_text(odd_text(120))
     model = load_model(hf, tokenizer=byte_tokenizer(bos_token=END, eos_token=END))
-    out = mine(model, folder / "text.txt", out=folder / "atlas", **OPTIONS)
+    out = mined_text(model, folder, odd_text(120), **OPTIONS)
     ms.extend(out, model, ["importance"])
     return model, out
 

@@ -49,7 +49,7 @@ def test_parts_are_named_by_text_or_by_two_numbers() -> None:
     assert parse_part(" 1/1 ") == (1, 1)
     assert parse_part((2, 3)) == (2, 3)
     for wrong in ("0/3", "4/3", "1", "1/", "-1/3", "1/3/5", "\u0661/\u0663", (0, 1), (3, 2)):
-        with pytest.raises(OptionError, match="is not a part; write 1/3, 2/3 or 3/3"):
+        with pytest.raises(OptionError, match="is not a part"):
             parse_part(wrong)
 
 
@@ -116,7 +116,7 @@ def test_auto_goes_on_on_the_device_that_a_run_was_begun_on(tmp_path: Path, monk
     assert asked == ["auto"]
 
     begin(tmp_path / "atlas", plan=plan | {"plan": plan["plan"] | {"device": "cuda"}})
-    with pytest.raises(OptionError, match="atlas was begun on cuda, which cannot be used here; go on where it can"):
+    with pytest.raises(OptionError, match="atlas was begun on cuda"):
         mine(*named, out=tmp_path / "atlas")
     mine(*named, out=tmp_path / "atlas", force=True)
     assert asked == ["auto", "auto"]

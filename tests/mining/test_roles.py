@@ -27,6 +27,7 @@ from mnemoscope.questions import answer
 from models.checkpoints import KINDS, ROWS, Slow, args_of, weights_of, write
 from models.conftest import build
 from models.key_matrices import READ, Matrices, direction
+from support.mined import mined_text
 
 END = "<|endoftext|>"
 
@@ -194,8 +195,7 @@ def mined(model: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> Pat
     from mining.conftest import odd_text
 
     folder = tmp_path_factory.mktemp("roles")
-    (folder / "text.txt").write_text(odd_text())
-    return mine(model, folder / "text.txt", out=folder / "atlas", split="line", triggers=5, prefixes=5, removals=0).path
+    return mined_text(model, folder, odd_text(), triggers=5, prefixes=5, removals=0).path
 
 
 @pytest.mark.full
@@ -254,7 +254,7 @@ def test_a_stop_between_two_layers_costs_one_layer(
 
 
 def test_what_cannot_be_added_is_said_before_anything_is_loaded(mined: Path, model: LanguageModel) -> None:
-    with pytest.raises(OptionError, match="'nonsense' is not a table that can be added; these can: roles"):
+    with pytest.raises(OptionError, match="'nonsense' is not a table that can be added"):
         extend(mined, "no/such-model", ["nonsense"])
     assert extend(mined, "no/such-model", ["roles"]).kept == ("roles",)
     other = build("gpt2-relu")

@@ -21,6 +21,7 @@ from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.forward.hooks import read_coefficients
 from models.conftest import build
 from models.expert_models import HandRead, build_mixture
+from support.mined import mined_text
 
 END = "<|endoftext|>"
 TABLE = "token_activations"
@@ -35,9 +36,8 @@ OPTIONS: dict[str, Any] = {
 
 
 def mined(hf: Any, folder: Path, *, begins: bool = True, **more: Any) -> tuple[LanguageModel, Path]:
-    (folder / "text.txt").write_text(odd_text(80))
     model = load_model(hf, tokenizer=byte_tokenizer(**({"bos_token": END, "eos_token": END} if begins else {})))
-    return model, mine(model, folder / "text.txt", out=folder / "atlas", **OPTIONS, **more)
+    return model, mined_text(model, folder, odd_text(80), **OPTIONS, **more)
 
 
 @pytest.fixture(scope="module")

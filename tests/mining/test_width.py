@@ -18,7 +18,6 @@ from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.atlas.features import mean_magnitude
 from mnemoscope.errors import Interrupted, NotFinite
 from mnemoscope.foundation.memory_names import HISTOGRAM_EDGES
-from mnemoscope.mining import mine
 from mnemoscope.mining.passes import width
 from mnemoscope.mining.passes.width import find_duplicates, usefulness
 from mnemoscope.models import LanguageModel, load_model
@@ -26,6 +25,7 @@ from mnemoscope.models.forward import partial_forward
 from mnemoscope.models.forward.partial_forward import PartialForward
 from models.conftest import build
 from models.expert_models import EXPERTS, HandRead, blocks_of, build_mixture
+from support.mined import mined_text
 
 pytestmark = pytest.mark.full
 
@@ -36,17 +36,7 @@ HELD_OUT = ("the cat sat on the mat", "a dog ran home", "the bird in the tree an
 
 
 def atlas_of(model: LanguageModel, folder: Path) -> Path:
-    (folder / "text.txt").write_text(odd_text(40))
-    (folder / "other.txt").write_text("\n".join(HELD_OUT) + "\n")
-    return mine(
-        model,
-        folder / "text.txt",
-        out=folder / "atlas",
-        split="line",
-        triggers=5,
-        removals=0,
-        validation=folder / "other.txt",
-    ).path
+    return mined_text(model, folder, odd_text(40), other="\n".join(HELD_OUT) + "\n", triggers=5, removals=0).path
 
 
 def load(hf: Any) -> LanguageModel:

@@ -9,7 +9,9 @@ import pytest
 import mnemoscope as ms
 from mnemoscope.models import LanguageModel
 from mnemoscope.questions.answers import write_all
+from models import planted_experts
 from reports.reported_atlas import reported
+from support.mined import mined_text
 from web.judging import annotated_atlas
 from web.planted_atlas import SPEC
 from web.served import running
@@ -23,6 +25,14 @@ def untouched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def atlas(untouched: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(untouched, tmp_path / "atlas"))
+
+
+@pytest.fixture(scope="session")
+def experts(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """An atlas of the planted experts' sentences, each twice, and the folder of their model."""
+    folder = tmp_path_factory.mktemp("experts")
+    model = planted_experts.save(folder / "model")
+    return mined_text(model, folder, "\n".join(planted_experts.SENTENCES * 2) + "\n").path, model
 
 
 @pytest.fixture(scope="module")

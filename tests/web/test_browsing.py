@@ -9,11 +9,11 @@ import pytest
 from starlette.testclient import TestClient
 
 from mnemoscope.atlas import open_atlas
-from mnemoscope.mining import mine
 from mnemoscope.questions import BEYOND, QUESTIONS
 from mnemoscope.questions.answers import all_are_current, write_all
 from mnemoscope.show.figures.examples import best_examples
 from reports.reported_atlas import reported
+from support.mined import mined_text
 from web.parts import Parts
 from web.served import client, patient
 
@@ -171,8 +171,7 @@ def test_a_question_whose_table_was_not_asked_for_names_the_command_that_makes_i
     option: str, table: str, questions: list[str], tmp_path: Path
 ) -> None:
     """`analyze` cannot answer it, so nobody is sent there."""
-    (tmp_path / "text.txt").write_text("one two three four five six\n" * 40)
-    out = mine("handmade:planted", tmp_path / "text.txt", out=tmp_path / "atlas", split="line", **{option: 0})
+    out = mined_text("handmade:planted", tmp_path, "one two three four five six\n" * 40, **{option: 0})
     write_all(open_atlas(out))
     reader = client(out)
     page = reader.get("/").text
