@@ -18,8 +18,8 @@ Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(scope="module")
-def atlas(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(build_atlas(tmp_path_factory.mktemp("atlas")))
+def atlas(handbuilt: Path) -> str:
+    return str(handbuilt)
 
 
 def lines_of(text: str) -> list[list[str]]:

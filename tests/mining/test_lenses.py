@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from mining.conftest import byte_tokenizer, odd_text
+from mining.conftest import byte_tokenizer, odd_text, tiny_model
 from mining.slow_model import SlowTransformer
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.cli import main
@@ -25,7 +25,6 @@ from mnemoscope.errors import (
     NotFinite,
     OptionError,
 )
-from mnemoscope.mining.lenses import tuned
 from mnemoscope.mining.lenses.lens_pass import fit_lenses, read_lens
 from mnemoscope.mining.lenses.readouts import reading_columns, targets_of
 from mnemoscope.mining.lenses.ridge import PENALTIES, Moments, fit_ridge
@@ -52,7 +51,6 @@ DENSE = ("gpt2-relu", "llama", "gemma2")
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     for room in ("tuned", "lens_pass"):
         monkeypatch.setattr(f"mnemoscope.mining.lenses.{room}.STEPS", 6)
-    assert tuned.STEPS == 6
 
 
 def mined(name: str, folder: Path) -> tuple[Any, LanguageModel, Path]:
@@ -412,7 +410,7 @@ def test_a_memory_shows_its_value_and_key_through_every_lens(
 def test_of_one_document_no_lens_is_stored_and_the_question_is_undecided(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model = load_model(build("gpt2-relu"), tokenizer=byte_tokenizer(bos_token=END, eos_token=END))
+    model = tiny_model("gpt2-relu")
     lines = odd_text().splitlines()
     (tmp_path / "held.txt").write_text("\n\n".join(lines))
     options: dict[str, Any] = {"triggers": 5, "prefixes": 8, "removals": 0, "validation": tmp_path / "held.txt"}

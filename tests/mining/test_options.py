@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from mining.conftest import stop_at
 from mnemoscope.atlas.manifest import begin, unfinished_plan
 from mnemoscope.errors import Interrupted, OptionError
 from mnemoscope.foundation.options.mining_options import (
@@ -104,12 +105,8 @@ def test_auto_goes_on_on_the_device_that_a_run_was_begun_on(tmp_path: Path, monk
     (tmp_path / "text.txt").write_text("\n".join(["the cat sat on the mat"] * 3))
     named = ("handmade:worked-example", tmp_path / "text.txt")
 
-    def stop(stage: str, done: float, total: float | None, note: str) -> None:
-        if stage == "values":
-            raise Interrupted("stopped here")
-
     with pytest.raises(Interrupted):
-        mine(*named, out=tmp_path / "atlas", progress=stop)
+        mine(*named, out=tmp_path / "atlas", progress=stop_at("values"))
     plan = unfinished_plan(tmp_path / "atlas")
     assert plan is not None
     assert plan["plan"]["device"] == "cpu"
@@ -122,7 +119,7 @@ def test_auto_goes_on_on_the_device_that_a_run_was_begun_on(tmp_path: Path, monk
     assert asked == ["auto", "auto"]
 
     with pytest.raises(Interrupted):
-        mine(*named, out=tmp_path / "other", progress=stop)
+        mine(*named, out=tmp_path / "other", progress=stop_at("values"))
     monkeypatch.setattr(loading.torch.cuda, "is_available", lambda: True)  # a card is put in meanwhile
     mine(*named, out=tmp_path / "other")
     assert asked == ["auto", "auto", "auto", "cpu"]

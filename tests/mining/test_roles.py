@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 import torch
 
-from mining.conftest import byte_tokenizer
+from mining.conftest import byte_tokenizer, tiny_model
 from mnemoscope.atlas import Atlas, open_atlas, verify
 from mnemoscope.errors import AtlasUnfinished, Interrupted, ModelDiffers, NotFinite, OptionError
 from mnemoscope.foundation.files import json_bytes
@@ -136,7 +136,7 @@ def test_keys_of_a_fairseq_checkpoint_are_asked_for_its_words(text: Path, tmp_pa
 
 
 def test_a_model_whose_words_are_of_another_width_has_no_cosines(text: Path, tmp_path: Path) -> None:
-    model = load_model(build("opt-350m"), tokenizer=byte_tokenizer(bos_token=END, eos_token=END))
+    model = tiny_model("opt-350m")
     out = mine(model, text, out=tmp_path / "atlas", split="line", triggers=5, prefixes=5, removals=0)
     table = open_atlas(out).table("roles", layer=0)
     assert table["key_top_tokens"].list.len().sum() == 0
@@ -187,7 +187,7 @@ def _without(atlas: Path, name: str, out: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def model() -> LanguageModel:
-    return load_model(build("gpt2-relu"), tokenizer=byte_tokenizer(bos_token=END, eos_token=END))
+    return tiny_model("gpt2-relu")
 
 
 @pytest.fixture(scope="module")

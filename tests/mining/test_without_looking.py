@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mining.conftest import odd_text, tables_of, tiny_model
+from mining.conftest import odd_text, spoil, tables_of, tiny_model
 from mining.test_accumulators import MEMORIES, ids_of, oracle, rows, streams
 from mnemoscope.errors import NotFinite
 from mnemoscope.kernels import histogram
@@ -101,11 +101,7 @@ def test_nothing_is_waited_for(sampled: bool, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.usefixtures("unseen")
 def test_a_number_that_is_not_finite_is_found_and_nothing_of_it_is_saved(tmp_path: Path) -> None:
     model = tiny_model("gpt2")
-    with torch.no_grad():
-        model.layer(1).ffn.down.module.register_forward_pre_hook(
-            lambda module, taken: (torch.where(taken[0] > taken[0].amax() - 1e-6, torch.nan, taken[0]), *taken[1:])
-        )
-    model.usage = None  # whatever compares the model would refuse the hook
+    spoil(model)
     with pytest.raises(NotFinite, match="layer 1 has NaN or infinite coefficients on sentence"):
         mined_text(model, tmp_path, odd_text(), checkpoint_every=0.0, **OPTIONS)
     assert not (tmp_path / "atlas" / "work" / "state.safetensors").exists()
