@@ -64,7 +64,7 @@ def one_thread() -> None:
 @pytest.fixture
 def text(tmp_path: Path) -> Path:
     """The odd text in a file."""
-    path = tmp_path / "odd.txt"
+    path = tmp_path / "text.txt"
     path.write_text(odd_text())
     return path
 

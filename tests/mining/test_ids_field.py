@@ -271,7 +271,7 @@ def test_columns_of_parquet_that_hold_no_ids(models: Any, tmp_path: Path) -> Non
 
 def test_ids_do_not_go_with_a_text(models: Any, tmp_path: Path, text: Path) -> None:
     out = tmp_path / "atlas"
-    with pytest.raises(OptionError, match=r"odd\.txt is plain text"):
+    with pytest.raises(OptionError, match=r"text\.txt is plain text"):
         mine(str(models[0]), text, out=out, ids_field="ids")
     with pytest.raises(OptionError, match=r"builtin:pydocs is plain text"):
         mine(str(models[0]), "builtin:pydocs", out=out, ids_field="ids")

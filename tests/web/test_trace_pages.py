@@ -325,15 +325,14 @@ def test_empty_fields_of_a_form_are_none(reader: TestClient) -> None:
     assert found["pushed"]["target"] == data(reader, **{"for": "", "against": ""}, set=OFF)["pushed"]["target"]
 
 
-@pytest.mark.parametrize(
-    ("page", "verb"), [("/trace", "trace"), ("/audit", "audit"), ("/diff", "diff"), ("/L0.M0/causal", "trace")]
-)
+@pytest.mark.parametrize(("page", "verb"), [("/trace", "trace"), ("/audit", "audit"), ("/diff", "diff")])
 def test_without_a_model_a_page_says_how_to_have_one(handbuilt: Path, page: str, verb: str) -> None:
     reader = client(handbuilt)
     answer = reader.get(page, params={"prompt": "x", "text": "x"})
     assert answer.status_code == reader.get(f"{page}.json").status_code == 404
     assert f"mnemoscope {verb} handbuilt" in answer.text or "--model handbuilt" in answer.text
     assert "--model MODEL" in reader.get(f"{page}.json").json()["message"]
+    assert reader.get("/L0.M0/causal").status_code == 404
     assert not {"/trace", "/audit"} & set(Parts(reader.get("/L0.M0").text).links())
 
 
