@@ -5,7 +5,7 @@ import shutil
 import signal
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,6 +85,78 @@ def visit(running_chromium: "Browser") -> Iterator[Visits]:
     visits = Visits(running_chromium)
     yield visits
     visits.close()
+
+
+# --- atlases that all tests share: each is made once by a worker, and a test that changes one changes its copy -------
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Callable[[Path], Path]:
+    """Copies a shared atlas into the test's own folder."""
+    return lambda atlas: Path(shutil.copytree(atlas, tmp_path / "atlas"))
+
+
+def only_read(atlas: Path) -> Iterator[Path]:
+    """The atlas; at the end nobody may have changed it, but for the search index that servers put beside it."""
+
+    def files() -> dict[str, tuple[int, int]]:
+        found = ((path.relative_to(atlas), path.stat()) for path in atlas.rglob("*") if path.is_file())
+        return {str(path): (state.st_size, state.st_mtime_ns) for path, state in found if path.parts[0] != "search"}
+
+    before = files()
+    yield atlas
+    assert files() == before, "a test changed an atlas that others read"
+
+
+@pytest.fixture(scope="session")
+def handbuilt(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The atlas of support/handbuilt_atlas.py."""
+    from support.handbuilt_atlas import build_atlas
+
+    yield from only_read(build_atlas(tmp_path_factory.mktemp("handbuilt") / "atlas"))
+
+
+def mined_lines(folder: Path, model: object, lines: Iterable[str], **options: object) -> Iterator[Path]:
+    from support.mined import mined_text
+
+    yield from only_read(mined_text(model, folder, "\n".join(lines) + "\n", **options).path)
+
+
+@pytest.fixture(scope="session")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """`handmade:planted` mined on its sentences with the usual options."""
+    from mnemoscope.models.opening.handmade.models import PLANTED_SENTENCES
+
+    yield from mined_lines(tmp_path_factory.mktemp("planted"), "handmade:planted", PLANTED_SENTENCES)
+
+
+@pytest.fixture(scope="session")
+def experts_atlas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The planted experts mined on their sentences, none of them held out; every prefix may be a trigger."""
+    from models import planted_experts
+
+    folder = tmp_path_factory.mktemp("experts")
+    (folder / "other.txt").write_text("the bird\n")
+    options = {"per_sentence": "all", "validation": folder / "other.txt"}
+    yield from mined_lines(folder, planted_experts.load(), planted_experts.SENTENCES, **options)
+
+
+@pytest.fixture(scope="session")
+def tiny_atlas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A tiny GPT-2 mined on the odd text."""
+    from mining.conftest import odd_text, tiny_model
+
+    lines = odd_text().splitlines()
+    yield from mined_lines(tmp_path_factory.mktemp("tiny"), tiny_model("gpt2"), lines, triggers=5, batch_tokens=150)
+
+
+@pytest.fixture(scope="session")
+def gated_atlas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A tiny Llama mined on the odd text."""
+    from mining.conftest import odd_text, tiny_model
+
+    lines = odd_text().splitlines()
+    yield from mined_lines(tmp_path_factory.mktemp("gated"), tiny_model("llama"), lines, triggers=5, batch_tokens=150)
 
 
 @pytest.fixture(scope="session")

@@ -11,9 +11,7 @@ from mnemoscope import names, open_atlas
 from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.form import Manifest
 from mnemoscope.errors import MemoryIdError
-from mnemoscope.mining import mine
 from mnemoscope.models import load_model
-from mnemoscope.models.opening.handmade.models import PLANTED_SENTENCES
 from models.conftest import build
 
 
@@ -42,30 +40,25 @@ def test_nnsight_reads_the_path_as_python() -> None:
     assert eval(written.partition(".input")[0], {"model": network}) is model.anatomy.layers[1].ffn.down.module
 
 
-@pytest.fixture
-def planted(tmp_path: Path) -> Atlas:
-    (tmp_path / "text.txt").write_text("\n".join(PLANTED_SENTENCES) + "\n")
-    return open_atlas(mine("handmade:planted", tmp_path / "text.txt", out=tmp_path / "atlas", split="line"))
-
-
-def test_an_atlas_needs_no_model(planted: Atlas) -> None:
-    assert names("L2.M5", model=planted) == names("L2.M5", model="handmade:planted")
+def test_an_atlas_needs_no_model(planted: Path) -> None:
+    assert names("L2.M5", model=open_atlas(planted)) == names("L2.M5", model="handmade:planted")
 
 
 @pytest.mark.parametrize("memory", ["L3.M0", "L0.M6", "L0.E1.M0"])
 def test_a_memory_that_is_not_there(memory: str) -> None:
-    with pytest.raises(MemoryIdError, match=f"{memory} is not in handmade:planted, which has 3 layers of 6 memories"):
+    with pytest.raises(MemoryIdError, match=f"{memory} is not in handmade:planted"):
         names(memory, model="handmade:planted")
 
 
-def test_models_of_the_hub_have_a_page_at_neuronpedia(planted: Atlas) -> None:
+def test_models_of_the_hub_have_a_page_at_neuronpedia(planted: Path) -> None:
+    atlas = open_atlas(planted)
     for spec, page in (("openai-community/gpt2", "gpt2-small/1/3"), ("EleutherAI/pythia-70m", "pythia-70m/1/3")):
-        stored = planted.manifest.document["model"]
-        manifest = Manifest.of({**planted.manifest.document, "model": {**stored, "spec": "My own name", "hub": spec}})
-        assert names("L1.M3", model=Atlas(planted.path, manifest, manifest_hash=""))["neuronpedia"] == page
+        stored = atlas.manifest.document["model"]
+        manifest = Manifest.of({**atlas.manifest.document, "model": {**stored, "spec": "My own name", "hub": spec}})
+        assert names("L1.M3", model=Atlas(planted, manifest, manifest_hash=""))["neuronpedia"] == page
         adapted = replace(manifest, plan={**manifest.plan, "adapter": "mine"})
-        assert names("L1.M3", model=Atlas(planted.path, adapted, manifest_hash=""))["neuronpedia"] is None
+        assert names("L1.M3", model=Atlas(planted, adapted, manifest_hash=""))["neuronpedia"] is None
 
 
-def test_a_model_of_a_folder_has_none(planted: Atlas) -> None:
-    assert names("L1.M3", model=planted)["neuronpedia"] is None
+def test_a_model_of_a_folder_has_none(planted: Path) -> None:
+    assert names("L1.M3", model=open_atlas(planted))["neuronpedia"] is None

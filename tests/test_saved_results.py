@@ -18,6 +18,7 @@ from mnemoscope.errors import OptionError
 from mnemoscope.models.opening.handmade.models import PLANTED_SENTENCES
 from mnemoscope.tracing import compare
 from support.hostile_json import ABSENT, changed, entries
+from support.mined import mined_text
 
 PROMPT = PLANTED_SENTENCES[0]
 
@@ -30,8 +31,7 @@ def model() -> ms.LanguageModel:
 @pytest.fixture(scope="module")
 def atlas(model: ms.LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> ms.Atlas:
     folder = tmp_path_factory.mktemp("saved")
-    (folder / "text.txt").write_text("\n".join(PLANTED_SENTENCES) + "\n")
-    return ms.mine(model, folder / "text.txt", out=folder / "atlas", split="line")
+    return mined_text(model, folder, "\n".join(PLANTED_SENTENCES) + "\n")
 
 
 def results(model: ms.LanguageModel, atlas: ms.Atlas) -> dict[str, Any]:

@@ -15,12 +15,12 @@ from mnemoscope.attribution import diff
 from mnemoscope.cli import main
 from mnemoscope.errors import OptionError
 from mnemoscope.foundation.options.model_options import ModelOptions
-from mnemoscope.mining import mine
 from mnemoscope.models import load_model
 from mnemoscope.models.opening.huggingface import builtin_folder
 from models.conftest import build
 from models.test_adapters import save_adapter
 from models.test_probed import network_of
+from support.mined import mined_text
 from web.served import client
 
 # peft asks transformers by an old name.
@@ -116,9 +116,10 @@ def test_quantised_weights_are_widened_in_both_and_a_plain_second_is_read_as_it_
 
 
 def test_pages_open_the_second_so_too(room: Path, tmp_path: Path) -> None:
-    (tmp_path / "text.txt").write_text("the cat sat on the mat\na dog ran to the house\n")
     words = str(room / "words")
-    mine(str(room / "first"), tmp_path / "text.txt", out=tmp_path / "atlas", split="line", removals=0, tokenizer=words)
+    mined_text(
+        str(room / "first"), tmp_path, "the cat sat on the mat\na dog ran to the house\n", removals=0, tokenizer=words
+    )
     opening = ModelOptions(tokenizer=words)
     given = {"model": str(room / "first"), "other": str(room / "second"), "opening": opening}
     with client(tmp_path / "atlas", **given) as web:

@@ -27,7 +27,7 @@ def refused(atlas: Atlas, at: str | Path | None, said: str) -> None:
     "at", ["postgresql://ada:secret@host/team", "sqlite:///team.sqlite", "sqlite://", "://ada:secret@host"]
 )
 def test_an_address_is_no_file(shared_atlas: Atlas, at: str) -> None:
-    with pytest.raises(OptionError, match="not at an address; give the path of a file") as caught:
+    with pytest.raises(OptionError, match="not at an address") as caught:
         open_store(shared_atlas, at)
     assert "secret" not in str(caught.value)
 
@@ -173,7 +173,7 @@ def test_a_database_that_is_full(file_store: Store) -> None:
         for _ in range(200):
             store.save(code, ada, kind="both", description="x" * 500, marks=[0, 1, 2], pattern=0)
 
-    with pytest.raises(AnnotationError, match=r"\(database or disk is full\); make room on the disk, then save again"):
+    with pytest.raises(AnnotationError, match=r"\(database or disk is full\)"):
         save_many()
 
 
@@ -190,5 +190,5 @@ def test_a_writer_who_never_ends(file_store: Store, monkeypatch: pytest.MonkeyPa
 def test_a_database_that_cannot_be_written(file_store: Store) -> None:
     with file_store.database.reading() as connection:
         connection.execute("PRAGMA query_only = ON")
-    with pytest.raises(AnnotationError, match=r"readonly database\); make it writable, or choose another"):
+    with pytest.raises(AnnotationError, match=r"readonly database\)"):
         file_store.invite("Ada")

@@ -133,11 +133,11 @@ def test_two_documents_are_a_bug(capsys: Capture) -> None:
 
 def test_numbers_and_words_out_of_range() -> None:
     at_least(1, triggers=None, max_tokens=1)
-    with pytest.raises(OptionError, match="max_tokens=0 is impossible; it must be 1 or more"):
+    with pytest.raises(OptionError, match="max_tokens=0 is impossible"):
         at_least(1, triggers=1, max_tokens=0)
     with pytest.raises(OptionError, match="every=nan"):
         at_least(0, every=float("nan"))
-    with pytest.raises(OptionError, match="split='c' is not known; choose one of a, b"):
+    with pytest.raises(OptionError, match="split='c' is not known"):
         one_of(("a", "b"), split="c")
 
 

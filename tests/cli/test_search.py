@@ -1,16 +1,16 @@
 """`search`: what its tables and JSON say of the hand-built atlas."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from mnemoscope.cli import main
-from support.handbuilt_atlas import build_atlas
 
 
 @pytest.fixture(scope="module")
-def atlas(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(build_atlas(tmp_path_factory.mktemp("searched") / "atlas"))
+def atlas(handbuilt: Path) -> str:
+    return str(handbuilt)
 
 
 def asked(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

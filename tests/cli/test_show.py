@@ -10,16 +10,16 @@ from mining.conftest import tiny_model
 from mnemoscope.cli import main
 from mnemoscope.cli.drawing import mark_trigger
 from mnemoscope.foundation.formatting import show_text, show_token
-from mnemoscope.mining import mine
 from support.handbuilt_answers import build_answers
 from support.handbuilt_atlas import build_atlas
+from support.mined import mined_text
 
 Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(scope="module")
-def atlas(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(build_atlas(tmp_path_factory.mktemp("atlas")))
+def atlas(handbuilt: Path) -> str:
+    return str(handbuilt)
 
 
 def lines_of(text: str) -> list[list[str]]:
@@ -161,12 +161,14 @@ def test_tokens_have_the_colour_of_their_coefficients() -> None:
 
 def test_near_duplicates_are_one_line(tmp_path: Path, capsys: Capture) -> None:
     """Three sentences that differ in their first word, and one of its own."""
-    (tmp_path / "text.txt").write_text(
-        "".join(f"{name} is a small village in the north of the country\n" for name in ("Radom", "Lipno", "Olsza"))
-        + "the cat sat on the mat\n"
-    )
     given = {"split": "line", "prefixes": 0, "per_sentence": "all"}
-    atlas = mine(tiny_model("gpt2"), tmp_path / "text.txt", out=tmp_path / "atlas", **given)
+    atlas = mined_text(
+        tiny_model("gpt2"),
+        tmp_path,
+        "".join(f"{name} is a small village in the north of the country\n" for name in ("Radom", "Lipno", "Olsza"))
+        + "the cat sat on the mat\n",
+        **given,
+    )
     capsys.readouterr()
     assert main(["show", str(atlas), "L0.M1", "--json"]) == 0
     triggers = [row for row in json.loads(capsys.readouterr().out)["triggers"] if row["sign"] == 1]

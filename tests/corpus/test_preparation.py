@@ -216,7 +216,7 @@ def test_reading_many_sentences_gives_pages_back(text: Path, tmp_path: Path, mon
 
 @pytest.mark.parametrize("sentence", [-1, 10**6])
 def test_a_sentence_that_is_not_there(text: Path, tmp_path: Path, sentence: int) -> None:
-    with pytest.raises(IndexError, match=r"sentence -?\d+ of \d+"):
+    with pytest.raises(IndexError, match=r"sentence -?\d+ of"):
         make(text, tmp_path / "copy").tokens(sentence)
 
 
@@ -226,7 +226,7 @@ def test_a_sentence_that_is_not_there(text: Path, tmp_path: Path, sentence: int)
 @pytest.mark.parametrize("content", ["", " \n\n\t\n", "\ufeff", "xxx xx.\n\nxxxx"], ids=["empty", "blank", "mark", "x"])
 def test_a_text_without_a_usable_sentence(tmp_path: Path, content: str) -> None:
     (tmp_path / "a.txt").write_text(content)
-    with pytest.raises(CorpusEmpty, match=r"a.txt: no usable sentence in \d documents; give another text"):
+    with pytest.raises(CorpusEmpty, match=r"a.txt: no usable sentence in \d documents"):
         make(tmp_path / "a.txt", tmp_path / "copy")
 
 
@@ -285,7 +285,7 @@ def test_a_finished_copy_is_opened_by_others_with_its_batches(text: Path, tmp_pa
     assert isinstance(opened.validation, TokenizedCorpus)
     assert opened.validation.fingerprint == made.validation.fingerprint  # type: ignore[union-attr]
     assert isinstance(open_prepared(tmp_path / "copy", validation=False).validation, np.ndarray)
-    with pytest.raises(StoreFailed, match=r"copy has no batches \(No such file or directory\); prepare the text again"):
+    with pytest.raises(StoreFailed, match=r"copy has no batches \(No such file or directory\)"):
         opened.planned_batches()
     batches = made.batches(256)
     planned = opened.planned_batches()
@@ -304,7 +304,7 @@ def test_a_copy_that_is_not_whole_is_not_opened(text: Path, tmp_path: Path, dama
             state.write_text(json.dumps(json.loads(state.read_text()) | {"finished": False}))
         else:
             (directory / "tokens.bin").write_bytes((directory / "tokens.bin").read_bytes()[:-4])
-    with pytest.raises(CorpusUnreadable, match=r"copy does not hold a completely prepared text; prepare it"):
+    with pytest.raises(CorpusUnreadable, match=r"copy does not hold a completely prepared text"):
         open_prepared(directory, validation=False)
 
 
@@ -322,7 +322,7 @@ def test_a_file_that_changes_while_it_is_read(text: Path) -> None:
     reading = source.documents()
     next(reading)
     text.write_text("Another text altogether, shorter.\n")
-    with pytest.raises(CorpusUnreadable, match=r"text\.txt changed while it was read; run the same command again"):
+    with pytest.raises(CorpusUnreadable, match=r"text\.txt changed while it was read"):
         list(reading)
 
 

@@ -129,7 +129,7 @@ def test_a_file_that_may_not_grow_is_said_in_one_line(text: Path, tmp_path: Path
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
     try:
-        with pytest.raises(StoreFailed, match=r"cannot write .*copy: File too large \(.* free there\); choose"):
+        with pytest.raises(StoreFailed, match=r"cannot write .*copy: File too large \(.* free there\)"):
             make(open_source(str(text)), tmp_path / "copy")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -149,15 +149,15 @@ def test_a_full_disk_is_said_in_one_line(small_disk: Path, tmp_path: Path, docum
 
 def test_a_read_only_disk_is_said_in_one_line(small_disk: Path, text: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    with pytest.raises(StoreFailed, match="Read-only file system; choose another folder"):
+    with pytest.raises(StoreFailed, match="Read-only file system"):
         make(open_source(str(text)), small_disk / "copy")
 
 
 def test_a_file_in_the_place_of_the_folder(text: Path, tmp_path: Path) -> None:
     (tmp_path / "copy").write_text("")
-    with pytest.raises(StoreFailed, match="cannot write "):
+    with pytest.raises(StoreFailed, match="cannot write"):
         make(open_source(str(text)), tmp_path / "copy" / "deeper")
-    with pytest.raises(StoreFailed, match="cannot write "):
+    with pytest.raises(StoreFailed, match="cannot write"):
         make(open_source(str(text)), tmp_path / "copy")
 
 

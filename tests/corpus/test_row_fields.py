@@ -40,7 +40,7 @@ def test_parquet_of_every_kind_of_list(kind: pa.DataType, tmp_path: Path) -> Non
     assert texts(path) == TEXTS
     assert texts(path, skip=2) == TEXTS[2:]
     assert texts(path, vocabulary=50257) == TEXTS
-    with pytest.raises(CorpusUnreadable, match="row 5: field 'ids' holds token id 50256 at place 0, beyond the 50,256"):
+    with pytest.raises(CorpusUnreadable, match="row 5: field 'ids' holds token id 50256 at place 0"):
         texts(path, vocabulary=50256)
 
 
@@ -62,7 +62,7 @@ def test_a_data_set_of_the_hub(tmp_path: Path) -> None:
     pytest.importorskip("datasets")
     (tmp_path / "train.jsonl").write_text("".join(json.dumps({"ids": row}) + "\n" for row in ([3, 1], [4])))
     assert texts(f"hub:{tmp_path}") == ["3 1", "4"]
-    with pytest.raises(CorpusUnreadable, match="row 1: field 'ids' holds token id 4 at place 0, beyond the 4 rows"):
+    with pytest.raises(CorpusUnreadable, match="row 1: field 'ids' holds token id 4 at place 0"):
         texts(f"hub:{tmp_path}", vocabulary=4)
 
 
@@ -79,7 +79,7 @@ def test_which_field_is_read_is_part_of_a_source_s_identity(tmp_path: Path) -> N
     assert open_source(path, ids_field="text").identity != open_source(path).identity
     (tmp_path / "a.txt").write_text("x")
     for spec, what in ((str(tmp_path / "a.*"), r"a\.txt"), ("builtin:pydocs", "builtin:pydocs")):
-        with pytest.raises(OptionError, match=f"{what} is plain text, which has no fields; ids_field goes with"):
+        with pytest.raises(OptionError, match=f"{what} is plain text"):
             open_source(spec, ids_field="ids")
 
 
@@ -88,7 +88,10 @@ def test_which_field_is_read_is_part_of_a_source_s_identity(tmp_path: Path) -> N
     [
         ("3 1", "holds str, not a list of token ids"),
         ([3, True], "holds 'True' at place 1, not a token id"),
-        ([3, 1.0, "x"], "holds '1.0' at place 1, not a token id"),
+        ([3, 1.0, "x"], "holds '1.0' at place 1"),
+        ([3, "4"], "holds '4' at place 1"),
+        ([[1]], "holds '[1]' at place 0"),
+        ([3, None], "holds 'None' at place 1"),
         ([3, -1, -2], "holds -1 at place 1; token ids are 0 or more"),
         ([3, 4, 7, 9], "holds token id 7 at place 2, beyond the 5 rows of the model's head; give ids"),
         ([5], "holds token id 5 at place 0, beyond the 5 rows"),
@@ -107,13 +110,13 @@ def test_what_is_no_list_of_token_ids_is_refused_by_its_place(ids: object, said:
 def test_without_a_model_an_id_has_31_bits() -> None:
     field = RowField("ids", ids=True)
     assert field.text_of({"ids": [2**31 - 1]}, "row 1") == "2147483647"
-    with pytest.raises(CorpusUnreadable, match="token id 2147483648 at place 0, beyond the 2,147,483,648 rows"):
+    with pytest.raises(CorpusUnreadable, match="token id 2147483648 at place 0"):
         field.text_of({"ids": [2**31]}, "row 1")
 
 
 def test_a_text_where_ids_are_says_so(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": [1, 2]}\n')
-    with pytest.raises(CorpusUnreadable, match="holds list, not text; token ids are read with ids_field"):
+    with pytest.raises(CorpusUnreadable, match="holds list, not text"):
         list(open_source(str(tmp_path / "a.jsonl")).documents())
 
 

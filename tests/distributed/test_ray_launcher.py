@@ -133,7 +133,7 @@ def test_a_node_that_does_not_see_the_folder_says_so(atlas: Path) -> None:
 
 @with_ray
 def test_a_worker_for_whom_no_node_has_room_is_refused(atlas: Path) -> None:
-    with pytest.raises(OptionError, match=r"a worker needs 3 CPU, and no node .* \(there: 2 CPU\); set OMP"):
+    with pytest.raises(OptionError, match=r"a worker needs 3 CPU, and no node .* \(there: 2 CPU\)"):
         launcher(atlas, threads=3)
     with pytest.raises(OptionError, match=r"a worker needs 1 CPU and 0\.5 GPU, and no node"):
         launcher(atlas, gpus_per_worker=0.5)
@@ -173,7 +173,7 @@ def test_a_cluster_of_another_version_is_refused(ray_here: str) -> None:
     other = {**json.loads(metadata), "ray_version": "2.1.0", "python_version": "3.10.4"}
     _internal_kv_put(b"CLUSTER_METADATA", json.dumps(other).encode(), overwrite=True, namespace=KV_NAMESPACE_CLUSTER)
     try:
-        with pytest.raises(OptionError, match=r"Version mismatch.* Ray: 2\.1\.0 Python: 3\.10\.4 .*; see `ray status`"):
+        with pytest.raises(OptionError, match=r"Version mismatch.* Ray: 2\.1\.0 Python: 3\.10\.4"):
             check_answer(ray_here)
     finally:
         _internal_kv_put(b"CLUSTER_METADATA", metadata, overwrite=True, namespace=KV_NAMESPACE_CLUSTER)

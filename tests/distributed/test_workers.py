@@ -252,7 +252,7 @@ def test_a_worker_with_another_model_library_or_text_is_refused_by_name(text: Pa
         work(out, "w-1")
     begun.write_text(json.dumps(stored))
     write_json(out / "work/beats/other.json", {"device": "NVIDIA H100", "beat": 1})
-    with pytest.raises(PartsDiffer, match=r"others on NVIDIA H100, and last bits differ.*allow_mixed"):
+    with pytest.raises(PartsDiffer, match=r"others on NVIDIA H100"):
         work(out, "w-1")
     copy = out / "work/text/copy.json"
     copy.write_text(copy.read_text() + "\n")
@@ -274,7 +274,7 @@ def test_other_versions_of_libraries_go_on_with_a_run_only_where_they_are_accept
     stored = json.loads(begun.read_text())
     older = {"plan": {**stored["plan"], "torch": "1.0"}, "versions": [{**stored["versions"][0], "torch": "1.0"}]}
     begun.write_text(json.dumps({**stored, **older}))
-    with pytest.raises(PlanDiffers, match=r"torch was '1\.0', now '2.*accept_versions=True to go on with these"):
+    with pytest.raises(PlanDiffers, match=r"torch was '1\.0', now '2.*accept_versions=True"):
         mine_with_workers(MODEL, str(short), out, OPTIONS, fleet)
     mine_with_workers(MODEL, str(short), out, replace(OPTIONS, accept_versions=True), fleet)
     manifest = json.loads((out / "manifest.json").read_text())

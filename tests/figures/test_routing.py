@@ -7,37 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from mnemoscope.atlas import Atlas, open_atlas
+from mnemoscope.atlas import open_atlas
 from mnemoscope.foundation.formatting import format_value
-from mnemoscope.mining import mine
 from mnemoscope.show.export import write_report
 from mnemoscope.show.figures.page_svg import page_svg
 from mnemoscope.show.figures.routing import routing, routing_chart
-from models import planted_experts
 from models.planted_experts import EXPERTS, LAYERS, PLANTED_EXPERTS, ROUTES, SENTENCES, WORDS
 
 
-@pytest.fixture(scope="module")
-def atlas(tmp_path_factory: pytest.TempPathFactory) -> Atlas:
-    folder = tmp_path_factory.mktemp("routing")
-    (folder / "text.txt").write_text("\n".join(SENTENCES) + "\n")
-    (folder / "other.txt").write_text("the bird\n")
-    return open_atlas(
-        mine(
-            planted_experts.load(),
-            folder / "text.txt",
-            out=folder / "atlas",
-            split="line",
-            per_sentence="all",
-            validation=folder / "other.txt",
-            removals=0,
-        )
-    )
-
-
-def test_shares_and_evenness(atlas: Atlas) -> None:
+def test_shares_and_evenness(experts_atlas: Path) -> None:
     words = [word for sentence in SENTENCES for word in sentence.split()]
-    found = routing(atlas)
+    found = routing(open_atlas(experts_atlas))
     assert [one.layer for one in found] == list(range(LAYERS))
     for one in found:
         counts = Counter(e for word in words for e in ROUTES[one.layer, WORDS.index(word)])
@@ -47,9 +27,9 @@ def test_shares_and_evenness(atlas: Atlas) -> None:
         assert one.evenness == pytest.approx(-sum(x * log(x) for x in p) / log(EXPERTS))
 
 
-def test_overlaps_are_those_of_the_planted_words(atlas: Atlas) -> None:
+def test_overlaps_are_those_of_the_planted_words(experts_atlas: Path) -> None:
     """A memory fires on one word, so two of them share all of their tokens or none."""
-    for one in routing(atlas):
+    for one in routing(open_atlas(experts_atlas)):
         planted = [p for p in PLANTED_EXPERTS if p.memory.layer == one.layer]
         pairs = list(combinations(planted, 2))
         for alike, found in ((True, one.same), (False, one.different)):
@@ -59,19 +39,19 @@ def test_overlaps_are_those_of_the_planted_words(atlas: Atlas) -> None:
             assert found.low - 0.02 <= sum(own) / len(own) <= found.high + 0.02
 
 
-def test_it_is_drawn(atlas: Atlas) -> None:
-    svg = page_svg(routing_chart(routing(atlas)), name="routing", label="routing", silent=True)
+def test_it_is_drawn(experts_atlas: Path) -> None:
+    svg = page_svg(routing_chart(routing(open_atlas(experts_atlas))), name="routing", label="routing", silent=True)
     assert svg.count("<path") >= EXPERTS * LAYERS
     assert all(f">E{e}<" in svg for e in range(EXPERTS))
 
 
 @pytest.mark.full
-def test_the_report_has_the_figure_and_the_numbers(atlas: Atlas, tmp_path: Path) -> None:
-    report = write_report(atlas, tmp_path / "report")
+def test_the_report_has_the_figure_and_the_numbers(experts_atlas: Path, tmp_path: Path) -> None:
+    report = write_report(experts_atlas, tmp_path / "report")
     assert {f"figures/routing.{ending}" for ending in ("svg", "png", "pdf")} <= set(report.files)
     page = (report.directory / "index.html").read_text()
     section = page[page.index('<section id="routing"') : page.index('<section id="memories"')]
-    for one in routing(atlas):
+    for one in routing(open_atlas(experts_atlas)):
         routed = sorted(one.experts, key=lambda row: -row["tokens"])
         assert f'<th scope="row">{one.layer}</th><td class="n">{format_value(one.evenness, "share")}</td>' in section
         most = f'{routed[0]["name"]} <small class="soft">{format_value(routed[0]["share"], "share")}</small>'

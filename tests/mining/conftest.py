@@ -1,7 +1,7 @@
 """Tiny models, a text with everything odd in it, and one mined atlas that several tests look at."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,9 @@ from tokenizers import Tokenizer, decoders, pre_tokenizers, trainers
 from tokenizers import models as pieces
 from transformers import PreTrainedTokenizerFast
 
-from mnemoscope.atlas import Atlas
-from mnemoscope.mining import mine
+from mnemoscope.atlas import Atlas, verify
+from mnemoscope.errors import Interrupted
+from mnemoscope.mining import extend, mine
 from mnemoscope.models import LanguageModel, load_model
 from models.conftest import CASES, build
 
@@ -63,7 +64,7 @@ def one_thread() -> None:
 @pytest.fixture
 def text(tmp_path: Path) -> Path:
     """The odd text in a file."""
-    path = tmp_path / "odd.txt"
+    path = tmp_path / "text.txt"
     path.write_text(odd_text())
     return path
 
@@ -107,3 +108,48 @@ def stop_at_third(monkeypatch: pytest.MonkeyPatch, asked: Any, *, step: str = "t
 
     monkeypatch.setattr(asked, step, stop)
     return taken
+
+
+def assert_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+    atlas: Path | Atlas,
+    model: LanguageModel,
+    table: str,
+    asked: Any,
+    step: str = "take",
+) -> None:
+    """Stopped at its third step, `extend` leaves no table; again, it asks nothing twice and makes the same bytes."""
+
+    def made() -> dict[str, bytes]:
+        return {name: data for name, data in tables_of(atlas).items() if name.startswith((f"{table}/", f"{table}."))}
+
+    before = made()
+    taken = stop_at_third(monkeypatch, asked, step=step)
+    with pytest.raises(Interrupted):
+        extend(atlas, model, [table], force=True, checkpoint_every=0)
+    assert made() == {}
+    extend(atlas, model, [table])
+    assert made() == before != {}
+    items = [str(one if step == "take" else one.chosen.tolist()) for one in taken if one is not None]
+    assert len(set(items)) == len(items) == len(taken) - 1
+    assert verify(atlas) == []
+
+
+def stop_at(stage: str) -> Callable[..., None]:
+    """A progress callback that stops a run where a stage begins."""
+
+    def progress(reached: str, *_: Any) -> None:
+        if reached == stage:
+            raise Interrupted("stopped here")
+
+    return progress
+
+
+def spoil(model: LanguageModel) -> None:
+    """Makes the largest coefficients of layer 1 none, where nobody sees that the model was changed."""
+
+    def change(_: Any, taken: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        return (torch.where(taken[0] > taken[0].amax() - 1e-6, torch.nan, taken[0]), *taken[1:])
+
+    model.layer(1).ffn.down.module.register_forward_pre_hook(change)
+    model.usage = None

@@ -21,6 +21,7 @@ from mnemoscope.models import load_model
 from models.conftest import CASES, ROWS, build
 from models.test_structure import Carousel, make
 from models.uncommon_models import UNCOMMON, build_seeing, build_uncommon
+from support.mined import mined_text
 
 END = "<|endoftext|>"
 
@@ -170,7 +171,6 @@ def test_sentences_of_paragraphs(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_deviation_and_histogram_see_the_sampled_batches_only(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (batch_loader.SAMPLED_TOKENS, batch_loader.SAMPLED_EVERY) == (200_000, 16)
     monkeypatch.setattr(batch_loader, "SAMPLED_TOKENS", 300)
     monkeypatch.setattr(batch_loader, "SAMPLED_EVERY", 3)
     seen: list[tuple[list[int], bool]] = []
@@ -259,8 +259,7 @@ def test_the_built_in_model(tmp_path: Path) -> None:
     lines = [line for line in (Path(__file__).parent / "agreement.py").read_text().split("\n") if line.strip()][:30]
     long = " ".join(lines * 2)
     raw = "\n".join([*lines, "", "a", "the", *lines[:9], long, long]) + "\n"
-    (tmp_path / "text.txt").write_text(raw)
-    out = mine(model, tmp_path / "text.txt", out=tmp_path / "atlas", split="line", triggers=10)
+    out = mined_text(model, tmp_path, raw, triggers=10)
     reference = reference_of(
         hf, tokenizer, raw, beginning=model.beginning.token, context=hf.config.max_position_embeddings
     )

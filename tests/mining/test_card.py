@@ -18,7 +18,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mining.conftest import odd_text, tables_of, tiny_model
+from mining.conftest import odd_text, spoil, tables_of, tiny_model
 from mining.test_accumulators import MEMORIES, POSITIONS, ids_of, oracle, rows, streams
 from mining.test_without_looking import Watch, look_away
 from mnemoscope.errors import Interrupted, NotFinite
@@ -32,6 +32,7 @@ from mnemoscope.mining.text.batches import Batch
 from mnemoscope.mining.text.state import MiningState, StateShape
 from mnemoscope.mining.text.thread_team import ThreadTeam
 from mnemoscope.mining.text.triggers import Triggers
+from support.mined import mined_text
 
 pytest.importorskip("triton")
 
@@ -201,15 +202,10 @@ def test_a_run_that_is_stopped_goes_on_to_the_same_bytes(tmp_path: Path, monkeyp
 
 @pytest.mark.usefixtures("on_card")
 def test_a_number_that_is_not_finite_is_found(tmp_path: Path) -> None:
-    (tmp_path / "text.txt").write_text(FEW_LINES)
     model = tiny_model("gpt2")
-    with torch.no_grad():
-        model.layer(1).ffn.down.module.register_forward_pre_hook(
-            lambda module, taken: (torch.where(taken[0] > taken[0].amax() - 1e-6, torch.nan, taken[0]), *taken[1:])
-        )
-    model.usage = None  # nobody sees that it was changed
+    spoil(model)
     with pytest.raises(NotFinite, match="layer 1 has NaN or infinite coefficients on sentence"):
-        mine(model, tmp_path / "text.txt", out=tmp_path / "atlas", split="line", triggers=5, batch_tokens=60)
+        mined_text(model, tmp_path, FEW_LINES, triggers=5, batch_tokens=60)
 
 
 def test_nothing_is_looked_at(kernels: card.CardKernels) -> None:

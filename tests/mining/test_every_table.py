@@ -85,6 +85,12 @@ def test_removals(small: Small) -> None:
 def test_two_parts_make_the_same_bytes(small: Small) -> None:
     parts = [small.mine(str(i), part=(i, 2)) for i in (1, 2)]
     merged = merge(small.folder / "merged", parts, model=small.model)
-    assert tables_of(merged) == tables_of(small.atlas)
+    made = tables_of(merged)
+    assert made == tables_of(small.atlas)
+    assert {
+        "random/layer-001.parquet",
+        "random_sentences.parquet",
+        "token_activations/layer-001.parquet",
+    } <= made.keys()
     kept = [pl.read_parquet(part / "activity/layer-000.parquet")["prefixes"][0] for part in parts]
     assert 0 < min(kept) < sum(kept) == pl.read_parquet(merged / "activity/layer-000.parquet")["prefixes"][0]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import mnemoscope as ms
-from mining.conftest import byte_tokenizer, odd_text, tables_of
+from mining.conftest import byte_tokenizer, odd_text
 from mining.equal_atlases import assert_equal_atlases
 from mining.expert_reference import ExpertReference, SlowMixture, assert_mixture, flattened
 from mining.reference import documents_of, sentences_of
@@ -24,6 +24,7 @@ from mnemoscope.errors import MemoryIdError
 from mnemoscope.mining import mine
 from mnemoscope.models import load_model
 from models.expert_models import MIXTURES, build_mixture
+from support.mined import mined_text
 
 END = "<|endoftext|>"
 
@@ -51,17 +52,6 @@ def test_without_a_beginning_token_and_in_small_batches(text: Path, tmp_path: Pa
     out = mine(load_model(hf, tokenizer=tokenizer), text, out=tmp_path / "atlas", **options)
     reference = reference_of(hf, "qwen2_moe", tokenizer, text.read_text(), beginning=None)
     assert_mixture(out, reference, tmp_path / "flat", keep=7, vocabulary=280)
-
-
-@pytest.mark.full
-def test_parts_of_a_mixture_merge_to_the_bytes_of_one_run(text: Path, tmp_path: Path) -> None:
-    model = load_model(build_mixture("deepseek_v2"), tokenizer=byte_tokenizer(bos_token=END))
-    options = {"split": "line", "triggers": 7, "removals": 2, "prefixes": 20, "batch_tokens": 200}
-    whole = mine(model, text, out=tmp_path / "whole", **options)
-    parts = [mine(model, text, out=tmp_path / f"part{i}", part=f"{i}/2", **options) for i in (1, 2)]
-    merged = ms.merge(tmp_path / "merged", parts, model=model)
-    assert tables_of(merged) == tables_of(whole)
-    assert verify(merged) == []
 
 
 def test_an_atlas_of_experts_is_read_by_name(text: Path, tmp_path: Path) -> None:
@@ -144,14 +134,11 @@ def test_predictions_values_at_work_and_removals(name: str, tmp_path: Path) -> N
     """As for dense models (test_passes.py), by the loop; `routed_memories` by hand."""
     hf, tokenizer = build_mixture(name), byte_tokenizer(bos_token=END, eos_token=END)
     raw, other = odd_text(40), odd_text(30, seed=1)
-    (tmp_path / "text.txt").write_text(raw)
-    (tmp_path / "other.txt").write_text(other)
-    out = mine(
+    out = mined_text(
         load_model(hf, tokenizer=tokenizer),
-        tmp_path / "text.txt",
-        out=tmp_path / "atlas",
-        split="line",
-        validation=tmp_path / "other.txt",
+        tmp_path,
+        raw,
+        other=other,
         triggers=6,
         removals=4,
         prefixes=24,

@@ -61,7 +61,7 @@ def test_where_one_occurs_token_id_and_place_are_named(tmp_path: Path) -> None:
         " use the tokenizer that belongs to the model"
     )
     assert not (tmp_path / "atlas").exists() or not any((tmp_path / "atlas").iterdir())
-    with pytest.raises(PromptError, match=r"the prompt has token 281 \('zebra'\), but the model has only 280 rows"):
+    with pytest.raises(PromptError, match=r"the prompt has token 281 \('zebra'\)"):
         ms.trace(model, "the zebra sat")
 
 

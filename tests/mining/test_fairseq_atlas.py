@@ -21,6 +21,7 @@ from mnemoscope.mining import cost_estimate, mine
 from mnemoscope.mining.passes.vectors import projector, values
 from mnemoscope.models import load_model
 from models.checkpoints import CONTEXT, END, KINDS, LAYERS, ROWS, UNKNOWN, WORDS, Kind, Slow, args_of, weights_of, write
+from support.mined import mined_text
 
 Capture = pytest.CaptureFixture[str]
 IDS = {word: id for id, word in enumerate(WORDS, 4) if not word.startswith("madeup")}
@@ -106,8 +107,9 @@ def test_bottom_tokens_are_those_of_the_negated_value(tmp_path: Path, text: Path
 
 def test_triggers_read_as_text(tmp_path: Path) -> None:
     name, _ = checkpoint(tmp_path / "model", KINDS["tied"])
-    (tmp_path / "text.txt").write_text("\n".join(f"the {word} sat , on <unk> @-@ 東京 ." for word in WORDS[:14]))
-    atlas = open_atlas(mine(name, tmp_path / "text.txt", out=tmp_path / "atlas", split="line"))
+    atlas = open_atlas(
+        mined_text(name, tmp_path, "\n".join(f"the {word} sat , on <unk> @-@ 東京 ." for word in WORDS[:14]))
+    )
     rows = pl.concat([atlas[f"L0.M{memory}"].triggers() for memory in range(24)])
     assert rows.height > 20
     for row in rows.iter_rows(named=True):

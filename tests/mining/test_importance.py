@@ -11,15 +11,16 @@ import pytest
 import torch
 
 import mnemoscope as ms
-from mining.conftest import byte_tokenizer, odd_text, stop_at_third
+from mining.conftest import assert_goes_on, byte_tokenizer, odd_text
 from mnemoscope.atlas import open_atlas, verify
-from mnemoscope.errors import Interrupted, ModelUnsupported
+from mnemoscope.errors import ModelUnsupported
 from mnemoscope.mining import mine
 from mnemoscope.mining.passes import importance
 from mnemoscope.mining.passes.importance import ImportancePass
 from mnemoscope.models import LanguageModel, load_model
 from models.conftest import build
 from models.expert_models import HandRead, blocks_of, build_mixture
+from support.mined import mined_text
 
 END = "<|endoftext|>"
 OPTIONS: dict[str, Any] = {"split": "line", "triggers": 3, "removals": 0, "neighbours": 0, "batch_tokens": 40}
@@ -27,9 +28,8 @@ COLUMNS = ("direct", "attribution")
 
 
 def atlas_of(hf: Any, folder: Path) -> tuple[LanguageModel, Path]:
-    (folder / "text.txt").write_text(odd_text(120))
     model = load_model(hf, tokenizer=byte_tokenizer(bos_token=END, eos_token=END))
-    out = mine(model, folder / "text.txt", out=folder / "atlas", **OPTIONS)
+    out = mined_text(model, folder, odd_text(120), **OPTIONS)
     ms.extend(out, model, ["importance"])
     return model, out
 
@@ -131,16 +131,7 @@ def test_stopped_and_gone_on_with_gives_the_same_bytes(
     made: tuple[LanguageModel, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, out = made
-    before = files(out)
-    taken = stop_at_third(monkeypatch, ImportancePass, step="read")
-    with pytest.raises(Interrupted):
-        ms.extend(out, model, ["importance"], force=True, checkpoint_every=0)
-    assert files(out) == {}
-    ms.extend(out, model, ["importance"])
-    assert files(out) == before
-    chosen = [tuple(one.chosen.tolist()) for one in taken if one is not None]
-    assert len(set(chosen)) == len(chosen) == len(taken) - 1 == 3
-    assert verify(out) == []
+    assert_goes_on(monkeypatch, out, model, "importance", ImportancePass, step="read")
 
 
 @pytest.mark.full

@@ -121,7 +121,7 @@ def test_other_versions_of_libraries_are_another_plan_unless_accepted(
         mine(model, text, out=tmp_path / "atlas", progress=stop_in("removals"), **OPTIONS)
     for name in ("mnemoscope.mining.plan.mining_plan", "mnemoscope.mining.run_folder", "mnemoscope.mining.merging"):
         monkeypatch.setattr(f"{name}.library_versions", lambda: VERSIONS)
-    with pytest.raises(PlanDiffers, match=r"sentencex was .*, now '0\.4'.*accept_versions=True to go on"):
+    with pytest.raises(PlanDiffers, match=r"sentencex was .*, now '0\.4'.*accept_versions=True"):
         mine(model, text, out=tmp_path / "atlas", **OPTIONS)
     with pytest.raises(PlanDiffers, match="triggers was 5, now 6"):  # is not accepted along with the versions
         mine(model, text, out=tmp_path / "atlas", accept_versions=True, **{**OPTIONS, "triggers": 6})
@@ -137,7 +137,7 @@ def test_merging_with_other_versions_of_libraries(
     here = plan.library_versions()
     for name in ("mnemoscope.mining.plan.mining_plan", "mnemoscope.mining.merging"):
         monkeypatch.setattr(f"{name}.library_versions", lambda: {**here, "transformers": "0.2"})
-    with pytest.raises(PartsDiffer, match=r"mined with transformers \S+ \(here 0\.2\); .*accept_versions=True"):
+    with pytest.raises(PartsDiffer, match=r"mined with transformers \S+ \(here 0\.2\)"):
         merge(tmp_path / "out", parts, model=model)
     out = merge(tmp_path / "out", parts, model=model, accept_versions=True)
     assert open_atlas(out).manifest["versions"] == [here, {**here, "transformers": "0.2"}]

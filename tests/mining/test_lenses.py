@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from mining.conftest import byte_tokenizer, odd_text
+from mining.conftest import byte_tokenizer, odd_text, tiny_model
 from mining.slow_model import SlowTransformer
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.cli import main
@@ -25,8 +25,6 @@ from mnemoscope.errors import (
     NotFinite,
     OptionError,
 )
-from mnemoscope.mining import mine
-from mnemoscope.mining.lenses import tuned
 from mnemoscope.mining.lenses.lens_pass import fit_lenses, read_lens
 from mnemoscope.mining.lenses.readouts import reading_columns, targets_of
 from mnemoscope.mining.lenses.ridge import PENALTIES, Moments, fit_ridge
@@ -41,6 +39,7 @@ from mnemoscope.questions import answer
 from mnemoscope.questions.beyond.lenses import estimate_values
 from models.conftest import build
 from models.expert_models import HandRead, build_mixture
+from support.mined import mined_text
 from web.served import client
 
 END = "<|endoftext|>"
@@ -52,15 +51,13 @@ DENSE = ("gpt2-relu", "llama", "gemma2")
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     for room in ("tuned", "lens_pass"):
         monkeypatch.setattr(f"mnemoscope.mining.lenses.{room}.STEPS", 6)
-    assert tuned.STEPS == 6
 
 
 def mined(name: str, folder: Path) -> tuple[Any, LanguageModel, Path]:
     hf = build(name)
     model = load_model(hf, tokenizer=byte_tokenizer(bos_token=END, eos_token=END))
-    (folder / "text.txt").write_text(odd_text())
     options: dict[str, Any] = {"split": "line", "triggers": 5, "prefixes": 8, "removals": 0, "batch_tokens": 128}
-    return hf, model, mine(model, folder / "text.txt", out=folder / "atlas", **options).path
+    return hf, model, mined_text(model, folder, odd_text(), **options).path
 
 
 @pytest.mark.parametrize(
@@ -229,8 +226,7 @@ def test_values_and_keys_of_experts_are_read_as_those_of_layers(tmp_path: Path) 
     """Every expert's matrices taken from the model by hand, expert by expert."""
     hf = build_mixture("mixtral")
     model = load_model(hf, tokenizer=byte_tokenizer(bos_token=END, eos_token=END))
-    (tmp_path / "text.txt").write_text(odd_text())
-    out = mine(model, tmp_path / "text.txt", out=tmp_path / "atlas", split="line", triggers=5, prefixes=8, removals=0)
+    out = mined_text(model, tmp_path, odd_text(), triggers=5, prefixes=8, removals=0)
     fit_lenses(out, model)
     assert verify(out) == []
     atlas, unit = open_atlas(out), torch.nn.functional.normalize
@@ -296,7 +292,7 @@ def test_what_cannot_be_fitted_or_read_is_said(tmp_path: Path) -> None:
     hf, model, out = mined("gpt2-relu", tmp_path)
     with pytest.raises(OptionError, match="'glass' is not a kind of lens"):
         fit_lenses(out, model, ["glass"])
-    with pytest.raises(AtlasUnfinished, match=r"no table readings; make it with `mnemoscope lens \S+ --model"):
+    with pytest.raises(AtlasUnfinished, match=r"no table readings"):
         answer(open_atlas(out), "lenses")
     assert fit_lenses(out, model, ["ridge"]).fitted == ("ridge",)
     assert fit_lenses(out, model, ["ridge"]).fitted == ()
@@ -414,13 +410,12 @@ def test_a_memory_shows_its_value_and_key_through_every_lens(
 def test_of_one_document_no_lens_is_stored_and_the_question_is_undecided(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model = load_model(build("gpt2-relu"), tokenizer=byte_tokenizer(bos_token=END, eos_token=END))
+    model = tiny_model("gpt2-relu")
     lines = odd_text().splitlines()
-    (tmp_path / "text.txt").write_text("\n".join(line for line in lines if line.strip()))
     (tmp_path / "held.txt").write_text("\n\n".join(lines))
     options: dict[str, Any] = {"triggers": 5, "prefixes": 8, "removals": 0, "validation": tmp_path / "held.txt"}
-    out = mine(model, tmp_path / "text.txt", out=tmp_path / "atlas", **options)
-    with pytest.raises(AtlasUnfinished, match="from one document, which cannot also judge it, so nothing is"):
+    out = mined_text(model, tmp_path, "\n".join(line for line in lines if line.strip()), **options)
+    with pytest.raises(AtlasUnfinished, match="from one document"):
         fit_lenses(out, model)
     assert not (tmp_path / "atlas/lenses").exists()
     assert verify(tmp_path / "atlas") == []

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import mnemoscope as ms
-from mining.conftest import byte_tokenizer, stop_at_third
+from mining.conftest import assert_goes_on, byte_tokenizer
 from mnemoscope.atlas import open_atlas, verify
-from mnemoscope.errors import CorpusNotFound, Interrupted, PlanDiffers
+from mnemoscope.errors import CorpusNotFound, PlanDiffers
 from mnemoscope.mining import mine
 from mnemoscope.mining.passes import memorised
 from mnemoscope.models import LanguageModel, load_model
@@ -222,12 +222,4 @@ def test_stopped_and_gone_on_with_gives_the_same_bytes(
     made: tuple[LanguageModel, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, out = made
-    before = (out / "memorised.parquet").read_bytes()
-    taken = stop_at_third(monkeypatch, memorised.MemorisedPass)
-    with pytest.raises(Interrupted):
-        ms.extend(out, model, ["memorised"], force=True, checkpoint_every=0)
-    assert not (out / "memorised.parquet").exists()
-    ms.extend(out, model, ["memorised"])
-    assert (out / "memorised.parquet").read_bytes() == before
-    assert len({(one.start, one.stop) for one in taken if one}) == len(taken) - 1
-    assert verify(out) == []
+    assert_goes_on(monkeypatch, out, model, "memorised", memorised.MemorisedPass)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mining.conftest import byte_tokenizer, odd_text, tables_of, tiny_model
+from mining.conftest import byte_tokenizer, tables_of, tiny_model
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.errors import AtlasDamaged, AtlasExists, AtlasNotFound, AtlasUnfinished, OptionError, PartsDiffer
 from mnemoscope.foundation.files import file_entry, file_hash
@@ -21,14 +21,6 @@ OPTIONS: dict[str, Any] = {"split": "line", "triggers": 5, "batch_tokens": 150}
 
 
 Parts = Callable[..., list[Path]]
-
-
-@pytest.fixture(scope="module")
-def whole_atlas(model: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The odd text in one run."""
-    folder = tmp_path_factory.mktemp("whole")
-    (folder / "odd.txt").write_text(odd_text())
-    return mine(model, folder / "odd.txt", out=folder / "whole", **OPTIONS).path
 
 
 @pytest.fixture
@@ -45,7 +37,7 @@ def parts(model: LanguageModel, text: Path, tmp_path: Path) -> Parts:
 @pytest.mark.fast(1)
 @pytest.mark.parametrize("of", [2, 1, 7])
 def test_merged_parts_are_byte_identical_to_one_run(
-    of: int, model: LanguageModel, whole_atlas: Path, tmp_path: Path, parts: Parts
+    of: int, model: LanguageModel, tiny_atlas: Path, tmp_path: Path, parts: Parts
 ) -> None:
     made = parts(of)
     before = [{p: p.read_bytes() for p in part.rglob("*") if p.is_file()} for part in made]
@@ -53,9 +45,9 @@ def test_merged_parts_are_byte_identical_to_one_run(
         assert verify(part) == []
         assert open_atlas(part).manifest["part"]["of"] == of
     out = merge(tmp_path / "merged", made[::-1], model=model)
-    assert tables_of(out) == tables_of(whole_atlas)
+    assert tables_of(out) == tables_of(tiny_atlas)
     assert verify(out) == []
-    assert open_atlas(out).manifest == open_atlas(whole_atlas).manifest
+    assert open_atlas(out).manifest == open_atlas(tiny_atlas).manifest
     assert before == [{p: p.read_bytes() for p in part.rglob("*") if p.is_file()} for part in made]
     assert not (out / "state").exists()
     assert not (out / "unfinished.json").exists()
@@ -69,28 +61,8 @@ def test_more_parts_than_batches(model: LanguageModel, text: Path, tmp_path: Pat
     assert tables_of(merge(tmp_path / "merged", made, model=model)) == tables_of(whole)
 
 
-@pytest.mark.full
-def test_a_model_without_a_beginning_token_and_all_prefixes(text: Path, tmp_path: Path) -> None:
-    plain = load_model(build("opt"), tokenizer=byte_tokenizer())
-    options = {**OPTIONS, "per_sentence": "all", "layers": "1"}
-    whole = mine(plain, text, out=tmp_path / "whole", **options)
-    made = [mine(plain, text, out=tmp_path / f"part-{i}", part=f"{i}/3", **options) for i in (1, 2, 3)]
-    assert tables_of(merge(tmp_path / "merged", made, model=plain)) == tables_of(whole)
-
-
-@pytest.mark.full
-def test_the_plans_own_model_is_loaded_by_its_name(tmp_path: Path) -> None:
-    (tmp_path / "text.txt").write_text("the cat sat on the mat\na dog ran home\nthe red fox slept\n")
-    made = [
-        mine("handmade:planted", tmp_path / "text.txt", out=tmp_path / f"part-{i}", part=(i, 2), split="line")
-        for i in (1, 2)
-    ]
-    whole = mine("handmade:planted", tmp_path / "text.txt", out=tmp_path / "whole", split="line")
-    assert tables_of(merge(tmp_path / "merged", made)) == tables_of(whole)
-
-
 def test_a_missing_repeated_or_foreign_part_is_named(
-    model: LanguageModel, whole_atlas: Path, tmp_path: Path, parts: Parts
+    model: LanguageModel, tiny_atlas: Path, tmp_path: Path, parts: Parts
 ) -> None:
     one, two, three = parts(3)
     other, half = parts(3, only=(2,), name="other", triggers=6)[0], parts(2, only=(2,))[0]
@@ -100,7 +72,7 @@ def test_a_missing_repeated_or_foreign_part_is_named(
         ([one, two, three, two], r"repeats part 2/3, which is .*part-2-3"),
         ([one, other], r"other-2-3 is part of another plan than .*part-1-3 \(triggers differ\)"),
         ([one, half], r"is one of 2 parts, .* one of 3"),
-        ([one, whole_atlas], r"whole is a whole atlas, not a part; .*--part I/N"),
+        ([one, tiny_atlas], r"is a whole atlas, not a part; .*--part I/N"),
     ):
         with pytest.raises(PartsDiffer, match=line):
             merge(tmp_path / "out", given, model=model)
@@ -163,7 +135,7 @@ def reseal(file: Path, content: bytes) -> None:
 
 @pytest.mark.full
 def test_parts_of_different_devices_are_merged_only_when_asked(
-    model: LanguageModel, whole_atlas: Path, tmp_path: Path, parts: Parts, monkeypatch: pytest.MonkeyPatch
+    model: LanguageModel, tiny_atlas: Path, tmp_path: Path, parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = []
     for part, name in ((1, "NVIDIA B"), (2, "NVIDIA A"), (3, "NVIDIA B")):
@@ -175,9 +147,9 @@ def test_parts_of_different_devices_are_merged_only_when_asked(
         merge(tmp_path / "merged", made, model=model)
     assert not (tmp_path / "merged").exists()
     out = merge(tmp_path / "merged", made, model=model, allow_mixed_devices=True)
-    assert tables_of(out) == tables_of(whole_atlas)
+    assert tables_of(out) == tables_of(tiny_atlas)
     assert verify(out) == []
-    single, merged = (dict(open_atlas(atlas).manifest) for atlas in (whole_atlas, out))
+    single, merged = (dict(open_atlas(atlas).manifest) for atlas in (tiny_atlas, out))
     assert merged.pop("devices") == ["NVIDIA A", "NVIDIA B"]
     assert merged.pop("equality") == "equal to tolerance"
     assert merged == {**single, "byte_identity_promised": False}

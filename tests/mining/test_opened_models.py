@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from mining.conftest import byte_tokenizer, tables_of, tiny_model
+from mining.conftest import byte_tokenizer, stop_at, tables_of, tiny_model
 from mnemoscope.atlas import open_atlas
 from mnemoscope.errors import Interrupted, ModelDiffers, OptionError, PartsDiffer, PlanDiffers
 from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions
@@ -37,16 +37,11 @@ def opened(tmp_path: Path) -> dict[str, str]:
     return {name: str(tmp_path / name) for name in ("base", "first", "second", "words")}
 
 
-def stop(stage: str, done: float, total: float | None, note: str) -> None:
-    if stage == "values":
-        raise Interrupted("stopped here")
-
-
 @pytest.mark.full
 def test_a_resume_with_another_adapter_is_another_plan(opened: dict[str, str], text: Path, tmp_path: Path) -> None:
     named = {"tokenizer": opened["words"], "out": tmp_path / "atlas", **OPTIONS}
     with pytest.raises(Interrupted):
-        mine(opened["base"], text, adapter=opened["first"], progress=stop, **named)
+        mine(opened["base"], text, adapter=opened["first"], progress=stop_at("values"), **named)
     with pytest.raises(PlanDiffers, match=r"adapter was '.*first', now '.*second'"):
         mine(opened["base"], text, adapter=opened["second"], **named)
     with pytest.raises(PlanDiffers, match=r"adapter was '.*first', now None"):

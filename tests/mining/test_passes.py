@@ -22,6 +22,7 @@ from mnemoscope.mining.passes.vectors.neighbours import NeighbourPass
 from mnemoscope.models import LanguageModel, load_model
 from models.conftest import build
 from models.uncommon_models import UNCOMMON, build_uncommon
+from support.mined import mined_text
 
 END = "<|endoftext|>"
 KINDS = ("gpt2", "opt-350m", "gemma2", "gemma4", "gpt_neox", "llama", "opt-no-final-norm", "olmo2", "gemma4 small")
@@ -32,14 +33,11 @@ KINDS = ("gpt2", "opt-350m", "gemma2", "gemma4", "gpt_neox", "llama", "opt-no-fi
 def test_every_kind_of_block(kind: str, tmp_path: Path) -> None:
     hf, tokenizer = (build_uncommon if kind in UNCOMMON else build)(kind), byte_tokenizer(bos_token=END, eos_token=END)
     raw, other = odd_text(40), odd_text(30, seed=1)
-    (tmp_path / "text.txt").write_text(raw)
-    (tmp_path / "other.txt").write_text(other)
-    out = mine(
+    out = mined_text(
         load_model(hf, tokenizer=tokenizer),
-        tmp_path / "text.txt",
-        out=tmp_path / "atlas",
-        split="line",
-        validation=tmp_path / "other.txt",
+        tmp_path,
+        raw,
+        other=other,
         triggers=6,
         removals=4,
         prefixes=24,
@@ -97,18 +95,16 @@ def test_prefixes_of_sentences_are_drawn_evenly(tmp_path: Path) -> None:
 def test_multipliers_count_for_values_at_work(name: str, factor: float, tmp_path: Path) -> None:
     hf, tokenizer = build(name), byte_tokenizer(bos_token=END, eos_token=END)
     raw = odd_text(100)
-    (tmp_path / "text.txt").write_text(raw)
     model = load_model(hf, tokenizer=tokenizer)
-    out = mine(model, tmp_path / "text.txt", out=tmp_path / "atlas", split="line", removals=1, prefixes=9)
+    out = mined_text(model, tmp_path, raw, removals=1, prefixes=9)
     text = held_out(distinct(raw, tokenizer, 0), 0)
     prefixes = pl.read_parquet(out / "prefixes.parquet").rows(named=True)
     assert check_values_at_work(out, SlowTransformer(hf, beginning=0), text, prefixes, factor=factor) > 20
 
 
 def test_without_prefixes_no_value_is_at_work(tmp_path: Path) -> None:
-    (tmp_path / "text.txt").write_text(odd_text(30))
     model = load_model(build("gpt2-relu"), tokenizer=byte_tokenizer(bos_token=END))
-    out = mine(model, tmp_path / "text.txt", out=tmp_path / "atlas", split="line", prefixes=0, removals=1)
+    out = mined_text(model, tmp_path, odd_text(30), prefixes=0, removals=1)
     for layer in (0, 1):
         values = open_atlas(out).table("values", layer=layer)
         assert values["target"].is_not_null().any()

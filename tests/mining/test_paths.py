@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from mining.conftest import byte_tokenizer, odd_text, tables_of
+from mining.conftest import byte_tokenizer, odd_text, stop_at, tables_of
 from mnemoscope.atlas import open_atlas
 from mnemoscope.atlas.manifest import mined_from
 from mnemoscope.atlas.tables import rebuild_command
@@ -219,16 +219,11 @@ def test_the_place_and_the_names_decide_no_byte(llama: Path, tmp_path: Path) -> 
     assert specs == [("tiny", "odd.txt"), ("other", "even.txt"), ("T", "B")]
 
 
-def stop(stage: str, done: float, total: float | None, note: str) -> None:
-    if stage == "values":
-        raise Interrupted("stopped here")
-
-
 def test_a_run_goes_on_with_a_model_and_a_text_that_moved_but_with_no_other_text(llama: Path, tmp_path: Path) -> None:
     out, model, text = tmp_path / "atlas", str(llama / "tiny"), llama / "odd.txt"
     whole = mine(model, text, out=tmp_path / "whole", **OPTIONS)
     with pytest.raises(Interrupted):
-        mine(model, text, out=out, progress=stop, **OPTIONS)
+        mine(model, text, out=out, progress=stop_at("values"), **OPTIONS)
     assert mined_from(out)["model"] == model
     (llama / "other.txt").write_text("another text\n" * 9)
     (llama / "equal.txt").write_text(text.read_text().swapcase())

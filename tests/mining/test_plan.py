@@ -144,12 +144,12 @@ def test_a_plan_of_another_version_of_the_package_is_refused(plan: MiningPlan, t
     stored = plan.document()
     others = {**stored, "rules": RULES - 1}, {**stored, "new": 1}, {name: stored[name] for name in [*stored][1:]}
     for other in others:
-        with pytest.raises(PlanDiffers, match=r"^here was made by an unreleased version; mine it again$"):
+        with pytest.raises(PlanDiffers, match=r"^here was made by an unreleased version"):
             MiningPlan.from_document(other, Path("here"))
     said = difference(plan, {"plan": others[0], "part": None}, Path("here"), part=None, otherwise="")
     assert str(said) == "here was made by an unreleased version; mine it again with force=True"
     begin(tmp_path, plan={"plan": others[0], "part": None})
-    with pytest.raises(AtlasTooNew, match="was made by an unreleased version; mine it again with force=True"):
+    with pytest.raises(AtlasTooNew, match="was made by an unreleased version"):
         run_status(tmp_path)
 
 

@@ -6,23 +6,16 @@ import polars as pl
 import pytest
 
 from mnemoscope.atlas import open_atlas
-from mnemoscope.mining import mine
 from mnemoscope.models.opening.handmade.models import DEAD, PLANTED, PLANTED_SENTENCES, WORDS
+from support.mined import mined_text
 
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An atlas of the n-gram reader; a validation text is given, so that no sentence is held out."""
     tmp_path = tmp_path_factory.mktemp("planted")
-    (tmp_path / "text.txt").write_text("\n".join(PLANTED_SENTENCES) + "\n")
-    (tmp_path / "other.txt").write_text("the bird\n")
-    return mine(
-        "handmade:planted",
-        tmp_path / "text.txt",
-        out=tmp_path / "atlas",
-        split="line",
-        per_sentence="all",
-        validation=tmp_path / "other.txt",
+    return mined_text(
+        "handmade:planted", tmp_path, "\n".join(PLANTED_SENTENCES) + "\n", other="the bird\n", per_sentence="all"
     ).path
 
 
@@ -69,15 +62,7 @@ def test_every_planted_value_promotes_its_word(planted: Path) -> None:
 
 
 def test_one_trigger_per_sentence_is_the_first_of_equal_ones(tmp_path: Path) -> None:
-    (tmp_path / "text.txt").write_text("a red fox and a red fox\nthe cat sat\n")
-    (tmp_path / "other.txt").write_text("the bird\n")
-    atlas = mine(
-        "handmade:planted",
-        tmp_path / "text.txt",
-        out=tmp_path / "atlas",
-        split="line",
-        validation=tmp_path / "other.txt",
-    )
+    atlas = mined_text("handmade:planted", tmp_path, "a red fox and a red fox\nthe cat sat\n", other="the bird\n")
     fox = next(p.memory for p in PLANTED if p.ngram == ("red", "fox"))
     rows = pl.read_parquet(atlas / f"triggers/layer-{fox.layer:03d}.parquet").filter(pl.col("memory") == fox.memory)
     assert rows.select("sentence", "position", "rank").rows() == [(0, 2, 0)]
@@ -93,15 +78,7 @@ def test_the_dead_key_is_an_empty_row_and_no_filler(planted: Path) -> None:
 
 
 def test_the_worked_example(tmp_path: Path) -> None:
-    (tmp_path / "text.txt").write_text("both x\nfirst\nsecond\n")
-    (tmp_path / "other.txt").write_text("x\n")
-    atlas = mine(
-        "handmade:worked-example",
-        tmp_path / "text.txt",
-        out=tmp_path / "atlas",
-        split="line",
-        validation=tmp_path / "other.txt",
-    )
+    atlas = mined_text("handmade:worked-example", tmp_path, "both x\nfirst\nsecond\n", other="x\n")
     triggers = pl.read_parquet(atlas / "triggers/layer-000.parquet")
     found = {(m, s, j): c for m, s, j, c in triggers.select("memory", "sentence", "position", "coefficient").rows()}
     # x = [0.5, 0.5] on "both", [1, 0] on "first", [0, 1] on "second".

@@ -7,8 +7,6 @@ import polars as pl
 import pytest
 
 from mnemoscope.atlas import open_atlas
-from mnemoscope.mining import mine
-from models import planted_experts
 from models.planted_experts import (
     ASTRAY,
     EXPERTS,
@@ -25,23 +23,8 @@ from models.planted_experts import (
 PLACES = [(n, j, word) for n, sentence in enumerate(SENTENCES) for j, word in enumerate(sentence.split())]
 
 
-@pytest.fixture(scope="module")
-def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    tmp_path = tmp_path_factory.mktemp("planted")
-    (tmp_path / "text.txt").write_text("\n".join(SENTENCES) + "\n")
-    (tmp_path / "other.txt").write_text("the bird\n")
-    return mine(
-        planted_experts.load(),
-        tmp_path / "text.txt",
-        out=tmp_path / "atlas",
-        split="line",
-        per_sentence="all",
-        validation=tmp_path / "other.txt",
-    ).path
-
-
-def test_every_planted_memory_is_recovered(planted: Path) -> None:
-    atlas = open_atlas(planted)
+def test_every_planted_memory_is_recovered(experts_atlas: Path) -> None:
+    atlas = open_atlas(experts_atlas)
     assert len(PLANTED_EXPERTS) == LAYERS * EXPERTS * MEMORIES - 1
     for one in PLANTED_EXPERTS:
         memory = atlas[str(one.memory)]
@@ -59,8 +42,8 @@ def test_every_planted_memory_is_recovered(planted: Path) -> None:
         assert value["top_scores"][0][0] > value["top_scores"][0][1]
 
 
-def test_routing_is_recovered(planted: Path) -> None:
-    table = pl.read_parquet(planted / "routing.parquet")
+def test_routing_is_recovered(experts_atlas: Path) -> None:
+    table = pl.read_parquet(experts_atlas / "routing.parquet")
     for layer in range(LAYERS):
         routes = [ROUTES[layer, WORDS.index(word)] for _, _, word in PLACES]
         both, first = Counter(e for pair in routes for e in pair), Counter(pair[0] for pair in routes)
@@ -74,9 +57,9 @@ def test_routing_is_recovered(planted: Path) -> None:
     assert rows["weight_sum"].to_list() == pytest.approx(sums, abs=1e-4)
 
 
-def test_a_memory_whose_word_goes_elsewhere_never_fires(planted: Path) -> None:
+def test_a_memory_whose_word_goes_elsewhere_never_fires(experts_atlas: Path) -> None:
     assert any(word == ASTRAY for _, _, word in PLACES)
-    memory = open_atlas(planted)[str(UNROUTED)]
+    memory = open_atlas(experts_atlas)[str(UNROUTED)]
     assert memory.triggers(None).is_empty()
     routed = sum(0 in ROUTES[0, WORDS.index(word)] for _, _, word in PLACES)
     found = memory.activity().select("prefixes", "positive", "max", "all_prefixes").row(0)

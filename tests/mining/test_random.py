@@ -26,7 +26,7 @@ from mnemoscope.errors import (
     OptionError,
     PlanDiffers,
 )
-from mnemoscope.mining import merge, mine
+from mnemoscope.mining import mine
 from mnemoscope.mining.text import batch_loader, random_firings, triggers
 from mnemoscope.mining.text.random_firings import DRAWN, choose_share
 from mnemoscope.mining.text_pass import TextReader
@@ -133,7 +133,6 @@ def gated(tmp_path_factory: pytest.TempPathFactory) -> Case:
 def test_the_firings_with_the_smallest_hashes(gated: Case) -> None:
     assert gated.check(gated.folder / "atlas") > 10_000
     opened = open_atlas(gated.folder / "atlas")
-    assert DRAWN == 32
     assert opened.manifest["plan"][TABLE] is True
     assert not (gated.folder / "atlas/work").exists()
     lacking = opened.table("random_sentences")
@@ -170,14 +169,6 @@ def test_added_later_it_is_the_same(gated: Case) -> None:
     assert {name: tables_of(atlas)[name] for name in before} == before
     assert not (atlas / "work").exists()
     assert TABLE not in ms.extend(gated.mine("all"), gated.model).made
-
-
-def test_two_parts_make_the_same_bytes(gated: Case) -> None:
-    parts = [gated.mine(f"part-{i}", part=(i, 2), random=True) for i in (1, 2)]
-    assert (parts[0] / "random_sentences.parquet").is_file()
-    merged = merge(gated.folder / "merged", parts, model=gated.model)
-    assert tables_of(merged) == tables_of(gated.folder / "atlas")
-    assert {"random/layer-001.parquet", "random_sentences.parquet"} <= tables_of(merged).keys()
 
 
 def test_stopped_and_gone_on_with_gives_the_same_bytes(gated: Case, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 import torch
 
-from mining.conftest import byte_tokenizer
+from mining.conftest import byte_tokenizer, tiny_model
 from mnemoscope.atlas import Atlas, open_atlas, verify
 from mnemoscope.errors import AtlasUnfinished, Interrupted, ModelDiffers, NotFinite, OptionError
 from mnemoscope.foundation.files import json_bytes
@@ -27,6 +27,7 @@ from mnemoscope.questions import answer
 from models.checkpoints import KINDS, ROWS, Slow, args_of, weights_of, write
 from models.conftest import build
 from models.key_matrices import READ, Matrices, direction
+from support.mined import mined_text
 
 END = "<|endoftext|>"
 
@@ -135,7 +136,7 @@ def test_keys_of_a_fairseq_checkpoint_are_asked_for_its_words(text: Path, tmp_pa
 
 
 def test_a_model_whose_words_are_of_another_width_has_no_cosines(text: Path, tmp_path: Path) -> None:
-    model = load_model(build("opt-350m"), tokenizer=byte_tokenizer(bos_token=END, eos_token=END))
+    model = tiny_model("opt-350m")
     out = mine(model, text, out=tmp_path / "atlas", split="line", triggers=5, prefixes=5, removals=0)
     table = open_atlas(out).table("roles", layer=0)
     assert table["key_top_tokens"].list.len().sum() == 0
@@ -186,7 +187,7 @@ def _without(atlas: Path, name: str, out: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def model() -> LanguageModel:
-    return load_model(build("gpt2-relu"), tokenizer=byte_tokenizer(bos_token=END, eos_token=END))
+    return tiny_model("gpt2-relu")
 
 
 @pytest.fixture(scope="module")
@@ -194,8 +195,7 @@ def mined(model: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> Pat
     from mining.conftest import odd_text
 
     folder = tmp_path_factory.mktemp("roles")
-    (folder / "text.txt").write_text(odd_text())
-    return mine(model, folder / "text.txt", out=folder / "atlas", split="line", triggers=5, prefixes=5, removals=0).path
+    return mined_text(model, folder, odd_text(), triggers=5, prefixes=5, removals=0).path
 
 
 @pytest.mark.full
@@ -254,7 +254,7 @@ def test_a_stop_between_two_layers_costs_one_layer(
 
 
 def test_what_cannot_be_added_is_said_before_anything_is_loaded(mined: Path, model: LanguageModel) -> None:
-    with pytest.raises(OptionError, match="'nonsense' is not a table that can be added; these can: roles"):
+    with pytest.raises(OptionError, match="'nonsense' is not a table that can be added"):
         extend(mined, "no/such-model", ["nonsense"])
     assert extend(mined, "no/such-model", ["roles"]).kept == ("roles",)
     other = build("gpt2-relu")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from mining.conftest import byte_tokenizer, odd_text, tables_of
+from mining.conftest import byte_tokenizer, odd_text, stop_at, tables_of
 from mnemoscope.atlas import open_atlas
 from mnemoscope.cli import main
 from mnemoscope.errors import Interrupted
@@ -61,12 +61,8 @@ def test_a_run_goes_on_wherever_the_model_lies(text: Path, tmp_path: Path) -> No
     folder = save("llama", tmp_path / "model")
     whole = mine(folder, text, out=tmp_path / "whole", **OPTIONS)
 
-    def stop(stage: str, done: float, total: float | None, note: str) -> None:
-        if stage == "values":
-            raise Interrupted("stopped here")
-
     with pytest.raises(Interrupted):
-        mine(folder, text, out=tmp_path / "atlas", progress=stop, **OPTIONS)
+        mine(folder, text, out=tmp_path / "atlas", progress=stop_at("values"), **OPTIONS)
     resumed = mine(folder, text, out=tmp_path / "atlas", max_memory="0B", **OPTIONS)
     parts = [
         mine(folder, text, out=tmp_path / f"part-{i}", part=(i, 2), max_memory=memory, **OPTIONS)

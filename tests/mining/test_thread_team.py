@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers.utils import logging
 
-from mining.conftest import odd_text, tables_of, tiny_model
+from mining.conftest import odd_text, spoil, tables_of, tiny_model
 from mining.equal_atlases import assert_equal_atlases
 from mnemoscope.errors import NotFinite
 from mnemoscope.mining import mine
@@ -23,6 +23,7 @@ from mnemoscope.mining.text.thread_team import ThreadTeam, runs_side_by_side
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.forward.hooks import read_blocks, read_coefficients
 from mnemoscope.models.modules.quiet import suppress_warnings
+from support.mined import mined_text
 
 OPTIONS: dict[str, Any] = {"split": "line", "triggers": 5, "batch_tokens": 60, "removals": 4}
 
@@ -131,17 +132,10 @@ def test_memory_that_runs_out_in_one_thread_halves_the_batch(tmp_path: Path, mon
 
 
 def test_what_is_not_finite_is_found_in_any_share(tmp_path: Path) -> None:
-    (tmp_path / "text.txt").write_text(odd_text())
     model = tiny_model("gpt2")
-
-    def spoil(module: nn.Module, taken: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return (torch.where(taken[0] > taken[0].amax() - 1e-6, torch.nan, taken[0]), *taken[1:])
-
-    with torch.no_grad():
-        model.layer(1).ffn.down.module.register_forward_pre_hook(spoil)
-    model.usage = None  # whatever compares the model would refuse the hook
+    spoil(model)
     with pytest.raises(NotFinite, match="layer 1 has NaN or infinite coefficients on sentence"):
-        mine(model, tmp_path / "text.txt", out=tmp_path / "atlas", **OPTIONS)
+        mined_text(model, tmp_path, odd_text(), **OPTIONS)
 
 
 def test_a_thread_sees_its_own_forwards_alone() -> None:

@@ -14,13 +14,14 @@ import mnemoscope as ms
 from mining.conftest import byte_tokenizer, odd_text, stop_at_third, tables_of
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.errors import AtlasUnfinished, Interrupted, NotFinite
-from mnemoscope.mining import merge, mine
+from mnemoscope.mining import mine
 from mnemoscope.mining.passes import removals
-from mnemoscope.mining.passes.token_activations import BEST, TokenActivationPass
+from mnemoscope.mining.passes.token_activations import TokenActivationPass
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.forward.hooks import read_coefficients
 from models.conftest import build
 from models.expert_models import HandRead, build_mixture
+from support.mined import mined_text
 
 END = "<|endoftext|>"
 TABLE = "token_activations"
@@ -35,9 +36,8 @@ OPTIONS: dict[str, Any] = {
 
 
 def mined(hf: Any, folder: Path, *, begins: bool = True, **more: Any) -> tuple[LanguageModel, Path]:
-    (folder / "text.txt").write_text(odd_text(80))
     model = load_model(hf, tokenizer=byte_tokenizer(**({"bos_token": END, "eos_token": END} if begins else {})))
-    return model, mine(model, folder / "text.txt", out=folder / "atlas", **OPTIONS, **more)
+    return model, mined_text(model, folder, odd_text(80), **OPTIONS, **more)
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +104,6 @@ def test_every_token_of_the_best_ten(gated: tuple[LanguageModel, Path]) -> None:
     assert verify(gated[1]) == []
     assert open_atlas(gated[1]).manifest["plan"][TABLE] is True
     assert not (gated[1] / "work").exists()
-    assert BEST == 10
 
 
 @pytest.mark.full
@@ -127,16 +126,6 @@ def test_mined_and_added_later_are_the_same(gated: tuple[LanguageModel, Path], t
     for layer in (0, 1):
         one, added = (open_atlas(atlas).table(TABLE, layer=layer) for atlas in (gated[1], other))
         assert one.equals(added)
-
-
-def test_two_parts_make_the_same_bytes(gated: tuple[LanguageModel, Path], tmp_path: Path) -> None:
-    model, whole = gated
-    text = whole.path.parent / "text.txt"
-    parts = [mine(model, text, out=tmp_path / str(i), part=(i, 2), token_activations=True, **OPTIONS) for i in (1, 2)]
-    assert not (parts[0] / TABLE).exists()
-    merged = merge(tmp_path / "merged", parts, model=model)
-    assert tables_of(merged) == tables_of(whole)
-    assert f"{TABLE}/layer-001.parquet" in tables_of(merged)
 
 
 @pytest.mark.full

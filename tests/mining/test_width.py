@@ -12,20 +12,20 @@ import pytest
 import torch
 
 import mnemoscope as ms
-from mining.conftest import byte_tokenizer, odd_text, stop_at_third
+from mining.conftest import assert_goes_on, byte_tokenizer, odd_text
 from mining.slow_model import SlowTransformer
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.atlas.features import mean_magnitude
-from mnemoscope.errors import Interrupted, NotFinite
+from mnemoscope.errors import NotFinite
 from mnemoscope.foundation.memory_names import HISTOGRAM_EDGES
-from mnemoscope.mining import mine
 from mnemoscope.mining.passes import width
 from mnemoscope.mining.passes.width import find_duplicates, usefulness
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.forward import partial_forward
 from mnemoscope.models.forward.partial_forward import PartialForward
 from models.conftest import build
-from models.expert_models import EXPERTS, HandRead, blocks_of, build_mixture
+from models.expert_models import HandRead, blocks_of, build_mixture
+from support.mined import mined_text
 
 pytestmark = pytest.mark.full
 
@@ -36,17 +36,7 @@ HELD_OUT = ("the cat sat on the mat", "a dog ran home", "the bird in the tree an
 
 
 def atlas_of(model: LanguageModel, folder: Path) -> Path:
-    (folder / "text.txt").write_text(odd_text(40))
-    (folder / "other.txt").write_text("\n".join(HELD_OUT) + "\n")
-    return mine(
-        model,
-        folder / "text.txt",
-        out=folder / "atlas",
-        split="line",
-        triggers=5,
-        removals=0,
-        validation=folder / "other.txt",
-    ).path
+    return mined_text(model, folder, odd_text(40), other="\n".join(HELD_OUT) + "\n", triggers=5, removals=0).path
 
 
 def load(hf: Any) -> LanguageModel:
@@ -114,7 +104,6 @@ def slow_mixture(hf: Any, name: str) -> Callable[[int, list[int], np.ndarray, li
         hook.remove()
         return found
 
-    assert EXPERTS == 4
     return logits
 
 
@@ -202,15 +191,7 @@ def test_interrupted_and_gone_on_with_gives_the_same_bytes(tmp_path: Path, monke
     model = load(build("gpt2"))
     out = atlas_of(model, tmp_path)
     ms.extend(out, model, ["width"])
-    bytes_before = (out / "width.parquet").read_bytes()
-    taken = stop_at_third(monkeypatch, width.WidthPass)
-    with pytest.raises(Interrupted):
-        ms.extend(out, model, ["width"], force=True, checkpoint_every=0)
-    assert not (out / "width.parquet").exists()
-    ms.extend(out, model, ["width"])
-    assert (out / "width.parquet").read_bytes() == bytes_before
-    assert len({(one.start, one.stop) for one in taken if one}) == len(taken) - 1  # nothing was asked twice
-    assert verify(out) == []
+    assert_goes_on(monkeypatch, out, model, "width", width.WidthPass)
 
 
 def test_the_blocks_have_their_own_forward_back() -> None:

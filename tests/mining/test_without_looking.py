@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mining.conftest import odd_text, tables_of, tiny_model
+from mining.conftest import odd_text, spoil, tables_of, tiny_model
 from mining.test_accumulators import MEMORIES, ids_of, oracle, rows, streams
 from mnemoscope.errors import NotFinite
 from mnemoscope.kernels import reference as observer
@@ -22,6 +22,7 @@ from mnemoscope.mining.text.batches import Batch
 from mnemoscope.mining.text.state import MiningState, StateShape
 from mnemoscope.mining.text.thread_team import ThreadTeam
 from mnemoscope.mining.text.triggers import Triggers
+from support.mined import mined_text
 
 OPTIONS: dict[str, Any] = {"split": "line", "triggers": 5, "batch_tokens": 60}
 WAITS = ("item", "_local_scalar_dense", "nonzero", "masked_select", "bincount", "unique", "equal", "is_nonzero")
@@ -98,13 +99,8 @@ def test_nothing_is_waited_for(sampled: bool, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.usefixtures("unseen")
 def test_a_number_that_is_not_finite_is_found_and_nothing_of_it_is_saved(tmp_path: Path) -> None:
-    (tmp_path / "text.txt").write_text(odd_text())
     model = tiny_model("gpt2")
-    with torch.no_grad():
-        model.layer(1).ffn.down.module.register_forward_pre_hook(
-            lambda module, taken: (torch.where(taken[0] > taken[0].amax() - 1e-6, torch.nan, taken[0]), *taken[1:])
-        )
-    model.usage = None  # whatever compares the model would refuse the hook
+    spoil(model)
     with pytest.raises(NotFinite, match="layer 1 has NaN or infinite coefficients on sentence"):
-        mine(model, tmp_path / "text.txt", out=tmp_path / "atlas", checkpoint_every=0.0, **OPTIONS)
+        mined_text(model, tmp_path, odd_text(), checkpoint_every=0.0, **OPTIONS)
     assert not (tmp_path / "atlas" / "work" / "state.safetensors").exists()

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 import torch
 
-from mining.conftest import byte_tokenizer, tiny_model
+from mining.conftest import byte_tokenizer
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.mining import mine
 from mnemoscope.models import LanguageModel, load_model
@@ -198,9 +198,8 @@ def test_the_beginning_token_is_a_position_more(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def atlas(tmp_path_factory: pytest.TempPathFactory) -> Atlas:
-    folder = tmp_path_factory.mktemp("shares")
-    return open_atlas(mine(tiny_model("gpt2"), text_of(folder), out=folder / "atlas", **OPTIONS))
+def atlas(gated_atlas: Path) -> Atlas:
+    return open_atlas(gated_atlas)
 
 
 def test_it_is_what_plain_sums_of_the_tables_say(atlas: Atlas) -> None:

@@ -13,13 +13,13 @@ import pytest
 import mnemoscope as ms
 from mnemoscope.errors import AtlasUnfinished
 from mnemoscope.foundation.intervals import clustered_share, share
-from mnemoscope.mining import mine
 from mnemoscope.models import load_model
 from mnemoscope.questions.answer_builder import difference
 from mnemoscope.questions.beyond.memorised import TriggerPlaces, binomial_tail, find_true
 from mnemoscope.questions.verdicts import is_above
 from questions.known_model import Known, build
 from support.handbuilt_answers import build_answers, numbers
+from support.mined import mined_text
 
 CYCLE = [f"k{number}" for number in range(11, 24)]
 OTHERS = ["the", "of", "cat", "dog", "bird", "sat", "ran", "mat", "far"]
@@ -157,9 +157,8 @@ def test_memories_that_fire_in_known_text_alone_are_found_and_no_others(tmp_path
     text = [document(known=number % 4 == 0) for number in range(160)]
     # Every step of the cycle is seen elsewhere too, if more rarely.
     text += [" ".join([*chance.choices(CYCLE, k=3), *chance.choices(OTHERS, k=63)]) for _ in range(40)]
-    (tmp_path / "text.txt").write_text("\n".join(text) + "\n")
     model = load_model(hf, tokenizer=tokenizer)
-    out = mine(model, tmp_path / "text.txt", out=tmp_path / "atlas", split="line", triggers=40, prefixes=8, removals=0)
+    out = mined_text(model, tmp_path, "\n".join(text) + "\n", triggers=40, prefixes=8, removals=0)
     ms.extend(out, model, ["memorised"])
     found = ms.answer(out, "memorised")
     assert 0.1 < numbers(found, "extractable")[None] < 0.3

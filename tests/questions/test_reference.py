@@ -12,13 +12,13 @@ from mining.reference import documents_of
 from mining.reference_passes import distinct, given, held_out
 from mining.slow_fairseq import SlowFairseq, Variant, split_words, write_checkpoint
 from mining.slow_model import SlowTransformer
-from mnemoscope.mining import mine
 from mnemoscope.models import load_model
 from mnemoscope.questions import answer
 from models.conftest import build
 from questions.reference_layers import QUESTIONS
 from questions.reference_memories import Found, Tables, value_rank
 from questions.reference_tables import mined_tables, slow_tables, write_random_patterns
+from support.mined import mined_text
 
 END = "<|endoftext|>"
 LAYERS = {"gpt2": "n_layer", "gpt2-relu": "n_layer", "gptj": "n_layer"}  # others call it num_hidden_layers
@@ -70,14 +70,11 @@ def check(kind: str, directory: Path, *, triggers: int = 8, **special: str) -> N
     tokenizer = byte_tokenizer(**special)
     beginning = 0 if special else None
     raw, other = odd_text(40 if special else 150), odd_text(30, seed=1)
-    (directory / "text.txt").write_text(raw)
-    (directory / "other.txt").write_text(other)
-    out = mine(
+    out = mined_text(
         load_model(hf, tokenizer=tokenizer),
-        directory / "text.txt",
-        out=directory / "atlas",
-        split="line",
-        validation=directory / "other.txt" if special else None,
+        directory,
+        raw,
+        other=other if special else None,
         triggers=triggers,
         removals=1,
         prefixes=12,
@@ -111,19 +108,7 @@ def test_every_question_of_an_adaptive_softmax(tied: bool, final_norm: bool, tmp
     slow = SlowFairseq(write_checkpoint(tmp_path / "tiny.pt", variant), variant)
     model = load_model(f"fairseq:{tmp_path / 'tiny.pt'}")
     raw, other = odd_text(40), odd_text(30, seed=1)
-    (tmp_path / "text.txt").write_text(raw)
-    (tmp_path / "other.txt").write_text(other)
-    out = mine(
-        model,
-        tmp_path / "text.txt",
-        out=tmp_path / "atlas",
-        split="line",
-        validation=tmp_path / "other.txt",
-        triggers=6,
-        removals=1,
-        prefixes=12,
-        seed=5,
-    )
+    out = mined_text(model, tmp_path, raw, other=other, triggers=6, removals=1, prefixes=12, seed=5)
     write_random_patterns(out)
     mined = distinct(raw, split_words, 2)
     text = given(mined, distinct(other, split_words, 2), len(documents_of(raw, "line")), 2)
@@ -150,15 +135,7 @@ def test_every_question_where_no_memory_fires(tmp_path: Path) -> None:
     hf, tokenizer = build("gpt2-relu", n_layer=3), byte_tokenizer(bos_token=END)
     for block in hf.transformer.h:
         block.mlp.c_fc.bias[:] = -1000.0
-    (tmp_path / "text.txt").write_text(odd_text(10))
-    (tmp_path / "other.txt").write_text(odd_text(10, seed=1))
-    out = mine(
-        load_model(hf, tokenizer=tokenizer),
-        tmp_path / "text.txt",
-        out=tmp_path / "atlas",
-        split="line",
-        validation=tmp_path / "other.txt",
-    )
+    out = mined_text(load_model(hf, tokenizer=tokenizer), tmp_path, odd_text(10), other=odd_text(10, seed=1))
     write_random_patterns(out)
     tables = mined_tables(out)
     assert not any(tables.triggers.values())
@@ -171,14 +148,11 @@ def test_every_question_where_no_memory_fires(tmp_path: Path) -> None:
 def test_only_some_layers(tmp_path: Path) -> None:
     """Layers 0 and 2 of 4: upper layers and the bottom third are counted in the model, not in what was mined."""
     hf, tokenizer = build("gpt2", n_layer=4), byte_tokenizer(bos_token=END)
-    (tmp_path / "text.txt").write_text(odd_text(20))
-    (tmp_path / "other.txt").write_text(odd_text(15, seed=1))
-    out = mine(
+    out = mined_text(
         load_model(hf, tokenizer=tokenizer),
-        tmp_path / "text.txt",
-        out=tmp_path / "atlas",
-        split="line",
-        validation=tmp_path / "other.txt",
+        tmp_path,
+        odd_text(20),
+        other=odd_text(15, seed=1),
         layers="0,2",
         triggers=5,
     )
@@ -191,15 +165,7 @@ def test_only_some_layers(tmp_path: Path) -> None:
 def test_a_changed_row_is_found(tmp_path: Path) -> None:
     """The control of this file: what one row says differently changes the reference's answer."""
     hf, tokenizer = build("gpt2-relu", n_layer=3), byte_tokenizer(bos_token=END)
-    (tmp_path / "text.txt").write_text(odd_text(20))
-    (tmp_path / "other.txt").write_text(odd_text(15, seed=1))
-    out = mine(
-        load_model(hf, tokenizer=tokenizer),
-        tmp_path / "text.txt",
-        out=tmp_path / "atlas",
-        split="line",
-        validation=tmp_path / "other.txt",
-    )
+    out = mined_text(load_model(hf, tokenizer=tokenizer), tmp_path, odd_text(20), other=odd_text(15, seed=1))
     write_random_patterns(out)
     tables = mined_tables(out)
     tables.values[1][3] = tables.values[1][3] | {"target_rank": 270}

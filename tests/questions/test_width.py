@@ -25,6 +25,7 @@ from mnemoscope.questions.beyond.width import Losses, Spread, exits, mean_spread
 from models.conftest import build as build_tiny
 from questions.known_model import Known, build
 from support.handbuilt_answers import build_answers
+from support.mined import mined_text
 
 FOLLOWS = {"cat": "sat", "dog": "ran", "bird": "mat", "of": "the"}
 USED = tuple(Known({word: 4.0}, {following: 3.0}) for word, following in FOLLOWS.items())
@@ -42,14 +43,10 @@ def half_noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pairs = [[f"{word} {FOLLOWS[word]}" for word in rng.choice(list(FOLLOWS), 5)] for _ in range(lines)]
         return "\n\n".join(" ".join(line) for line in pairs) + "\n"
 
-    (folder / "text.txt").write_text(text(60))
-    (folder / "other.txt").write_text(text(40))
     twins = (NOISE[0], NOISE[0], *(SILENT for _ in range(6)))
     hf, tokenizer = build((tuple(m for pair in zip(USED, NOISE, strict=True) for m in pair), twins))
     model = load_model(hf, tokenizer=tokenizer)
-    out = mine(
-        model, folder / "text.txt", out=folder / "atlas", split="line", removals=0, validation=folder / "other.txt"
-    )
+    out = mined_text(model, folder, text(60), other=text(40), removals=0)
     ms.extend(out, model, ["width"])
     return out
 
@@ -132,7 +129,7 @@ def test_without_a_sentence_there_is_no_loss_but_memories_are_counted(tmp_path: 
 def test_a_run_that_lacks_a_document_is_damage(tmp_path: Path) -> None:
     table = build_answers(tmp_path, triggers={0: [], 1: []}, width=[4, 5]).table("width")
     gone = (pl.col("layer") == 1) & (pl.col("kind") == "random") & (pl.col("document") == 5) & (pl.col("draw") == 2)
-    with pytest.raises(AtlasDamaged, match="table width: layer 1 lacks documents; make it again with force=True"):
+    with pytest.raises(AtlasDamaged, match="table width: layer 1 lacks documents"):
         Losses.of(table.filter(~gone.fill_null(False)), seed=0)
 
 
@@ -258,8 +255,7 @@ def pass_of(out: Path, model: Any) -> Any:
 
 
 def test_an_atlas_without_the_table_names_the_command(tmp_path: Path) -> None:
-    (tmp_path / "text.txt").write_text(odd_text(20))
     model = load_model(build_tiny("gpt2-relu"), tokenizer=byte_tokenizer(bos_token="<|endoftext|>"))
-    out = mine(model, tmp_path / "text.txt", out=tmp_path / "atlas", split="line", removals=0)
+    out = mined_text(model, tmp_path, odd_text(20), removals=0)
     with pytest.raises(ms.errors.AtlasUnfinished, match="extend"):
         ms.answer(out, "width")

@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -12,33 +13,28 @@ from mining.conftest import byte_tokenizer, odd_text
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.errors import InterventionError, MemoryIdError, ModelDiffers, OptionError
 from mnemoscope.foundation.memory_names import MemoryId
-from mnemoscope.mining import mine
 from mnemoscope.models import LanguageModel, load_model, read_blocks
-from mnemoscope.models.opening.handmade.models import PLANTED_SENTENCES
 from mnemoscope.tracing import CausalCheck, Token, causal_check, intervene
 from mnemoscope.tracing.causal import MEASURES, summarise_changes
 from mnemoscope.tracing.controls import draw_control
 from models.conftest import build
+from support.mined import mined_text
 
 
 @pytest.fixture(scope="module")
-def planted(tmp_path_factory: pytest.TempPathFactory) -> tuple[LanguageModel, Atlas]:
-    folder = tmp_path_factory.mktemp("planted")
-    (folder / "text.txt").write_text("\n".join(PLANTED_SENTENCES) + "\n")
-    model = load_model("handmade:planted")
-    return model, open_atlas(mine(model, folder / "text.txt", out=folder / "atlas", split="line"))
+def known(planted: Path) -> tuple[LanguageModel, Atlas]:
+    return load_model("handmade:planted"), open_atlas(planted)
 
 
 @pytest.fixture(scope="module")
 def gelu(tmp_path_factory: pytest.TempPathFactory) -> tuple[LanguageModel, Atlas]:
     folder = tmp_path_factory.mktemp("gelu")
-    (folder / "text.txt").write_text(odd_text(40))
     model = load_model(build("gpt2"), tokenizer=byte_tokenizer(bos_token="<|endoftext|>"))
-    return model, open_atlas(mine(model, folder / "text.txt", out=folder / "atlas", split="line", triggers=8))
+    return model, open_atlas(mined_text(model, folder, odd_text(40), triggers=8))
 
 
-def test_a_planted_memory_is_the_cause_of_its_token(planted: tuple[LanguageModel, Atlas]) -> None:
-    model, atlas = planted
+def test_a_planted_memory_is_the_cause_of_its_token(known: tuple[LanguageModel, Atlas]) -> None:
+    model, atlas = known
     found = causal_check(model, atlas, "L1.M4", tokens=1)  # fires on `sat on the`, says `mat`
     assert [token.text.strip() for token in found.own] == ["mat"]
     # No other memory of the layer fires there, so that there is nothing to compare it with.
@@ -220,14 +216,14 @@ def test_triggers_that_another_model_cannot_read_are_refused(
 ) -> None:
     """One whose context is shorter, or whose head has fewer rows, though it is asked in spite of being another."""
     other = load_model(build("gpt2", **smaller), tokenizer=byte_tokenizer(bos_token="<|endoftext|>"))
-    with pytest.raises(ModelDiffers, match=r"^a trigger of L0\.M5 cannot be read by .*; load the model"):
+    with pytest.raises(ModelDiffers, match=r"^a trigger of L0\.M5 cannot be read by"):
         causal_check(other, gelu[1], "L0.M5", force=True)
 
 
 def test_what_cannot_be_checked_is_one_line(
-    planted: tuple[LanguageModel, Atlas], gelu: tuple[LanguageModel, Atlas]
+    known: tuple[LanguageModel, Atlas], gelu: tuple[LanguageModel, Atlas]
 ) -> None:
-    model, atlas = planted
+    model, atlas = known
     with pytest.raises(InterventionError, match=r"L0\.M5 has no trigger .* never above zero"):
         causal_check(model, atlas, "L0.M5")  # the dead memory
     with pytest.raises(InterventionError, match="never below zero"):
@@ -236,7 +232,7 @@ def test_what_cannot_be_checked_is_one_line(
         causal_check(model, atlas, "L7.M0")
     none = dict.fromkeys(("sign", "controls", "triggers", "tokens"), 0)
     for name, value in [("sign", 2), ("at", "first"), ("seed", -1), *none.items()]:
-        with pytest.raises(OptionError, match=f"{name}={value!r}.* is not possible; sign is 1 or -1, at is last or"):
+        with pytest.raises(OptionError, match=f"{name}={value!r}.* is not possible"):
             causal_check(model, atlas, "L1.M4", **{name: value})  # type: ignore[arg-type]
     least = causal_check(model, atlas, "L1.M4", controls=1, triggers=1, tokens=1, seed=0)
     assert (len(least.controls), least.controls_missing, least.triggers, len(least.own)) == (0, 1, 1, 1)

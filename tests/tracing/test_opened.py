@@ -21,11 +21,9 @@ def model() -> ms.LanguageModel:
     return ms.load_model(NAME)
 
 
-@pytest.fixture(scope="module")
-def atlas(model: ms.LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> ms.Atlas:
-    folder = tmp_path_factory.mktemp("named")
-    (folder / "text.txt").write_text("\n".join(PLANTED_SENTENCES) + "\n")
-    return ms.mine(model, folder / "text.txt", out=folder / "atlas", split="line")
+@pytest.fixture
+def atlas(planted: Path) -> ms.Atlas:
+    return ms.open_atlas(planted)
 
 
 def asked(model: Any, atlas: Any) -> dict[str, Any]:
@@ -54,7 +52,7 @@ def test_a_name_and_a_folder_stand_for_what_they_open(model: ms.LanguageModel, a
 def test_a_name_of_nothing_is_said_as_load_model_says_it(model: ms.LanguageModel) -> None:
     with pytest.raises(ModelNotFound):
         ms.trace("handmade:nothing", PROMPT)  # type: ignore[arg-type]
-    with pytest.raises(OptionError, match=r"^model='handmade:planted' is a name, and what it opens would be lost"):
+    with pytest.raises(OptionError, match=r"^model='handmade:planted' is a name"):
         ms.intervene(NAME, {"L0.M0": 0.0}).__enter__()  # type: ignore[arg-type]
 
 

@@ -73,15 +73,15 @@ def test_what_cannot_be_run_is_told_in_one_line(prompt: str, said: str) -> None:
 
 
 def test_what_is_not_known_is_not_told() -> None:
-    with pytest.raises(PromptError, match=r"^the prompt has token 4, but the model has only 4 rows"):
+    with pytest.raises(PromptError, match=r"^the prompt has token 4"):
         read("one far", offsets=False)
-    with pytest.raises(PromptError, match=r"the model reads at most 3; shorten it$"):
+    with pytest.raises(PromptError, match=r"the model reads at most 3"):
         read("one one one one", beginning=0)
 
 
 def test_a_device_without_numbers_of_64_bits_is_refused_before_anything_is_run() -> None:
     metal: Any = SimpleNamespace(device=torch.device("mps"))
     for ask in (lambda: check_wide_numbers(metal), lambda: trace(metal, "one")):
-        with pytest.raises(OptionError, match=r"^mps has no numbers of 64 bits, which sums need; take device='cpu'"):
+        with pytest.raises(OptionError, match=r"^mps has no numbers of 64 bits"):
             ask()
     check_wide_numbers(SimpleNamespace(device=torch.device("cpu")))  # type: ignore[arg-type]

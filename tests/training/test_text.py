@@ -156,7 +156,7 @@ def test_another_text_in_the_same_folder_is_refused(recipe: Recipe, files: list[
     changes: list[dict[str, Any]] = [{"max_bytes": 1_000}, {"validation": "x"}, {"split": "line"}]
     others = [replace(wanted, **change) for change in changes]
     for other in (TextSource(), TextSource((files[2],)), *others):
-        with pytest.raises(TrainingError, match="holds text prepared for another recipe; choose another folder"):
+        with pytest.raises(TrainingError, match="holds text prepared for another recipe"):
             prepare_text(recipe, folder, say=quietly, wanted=other)
 
 

@@ -9,9 +9,11 @@ import pytest
 import mnemoscope as ms
 from mnemoscope.models import LanguageModel
 from mnemoscope.questions.answers import write_all
+from models import planted_experts
 from reports.reported_atlas import reported
+from support.mined import mined_text
 from web.judging import annotated_atlas
-from web.planted_atlas import SPEC, planted_atlas
+from web.planted_atlas import SPEC
 from web.served import running
 
 
@@ -26,9 +28,11 @@ def atlas(untouched: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """For tests that change nothing in it."""
-    return planted_atlas(tmp_path_factory.mktemp("planted"))
+def experts(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """An atlas of the planted experts' sentences, each twice, and the folder of their model."""
+    folder = tmp_path_factory.mktemp("experts")
+    model = planted_experts.save(folder / "model")
+    return mined_text(model, folder, "\n".join(planted_experts.SENTENCES * 2) + "\n").path, model
 
 
 @pytest.fixture(scope="module")

@@ -4,20 +4,9 @@ from pathlib import Path
 
 import torch
 
-from mnemoscope.mining import mine
-from mnemoscope.models import load_model
 from mnemoscope.models.opening.handmade import models as handmade
-from mnemoscope.models.opening.handmade.models import PLANTED_SENTENCES
 
 SPEC = "handmade:planted"
-
-
-def planted_atlas(folder: Path) -> Path:
-    """The folder of the atlas."""
-    text = folder / "text.txt"
-    text.write_text("\n".join(PLANTED_SENTENCES) + "\n")
-    atlas: Path = mine(load_model(SPEC), text, out=folder / "atlas", split="line").path
-    return atlas
 
 
 def other_weights(folder: Path) -> Path:

@@ -1,5 +1,6 @@
 """A served atlas: clients that speak to the application, and a real server in a thread for browsers. Not a test."""
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from mnemoscope.show.pages.contents import PAGES
 from mnemoscope.web import Settings
 from mnemoscope.web.app import create_app
 from mnemoscope.web.settings import listen
+from web.parts import Parts
 
 
 def client(atlas: Path, *, base: str = "http://127.0.0.1:8765", **settings: Any) -> TestClient:
@@ -35,6 +37,19 @@ def patient(reader: TestClient, address: str) -> Any:
         if answer.status_code != 503:
             break
     return answer
+
+
+def refused(reader: TestClient, path: str, query: dict[str, Any], *, said: str, status: int = 400) -> Parts:
+    """The page that refuses in one sentence, as its JSON does; `said` is searched for."""
+    shown, twin = reader.get(path, params=query), reader.get(f"{path}.json", params=query)
+    assert shown.status_code == twin.status_code == status
+    assert set(twin.json()) == {"status", "message"}
+    assert re.search(said, twin.json()["message"]), twin.json()
+    assert "\n" not in twin.json()["message"]
+    assert "Traceback" not in shown.text
+    parts = Parts(shown.text)
+    assert re.search(said, " ".join(parts.text.split()))
+    return parts
 
 
 @contextmanager

@@ -165,25 +165,6 @@ def test_what_was_typed_survives_a_closed_browser_and_a_lost_server(atlas: Path,
         assert len({row["pattern"] for row in stored(atlas, "Ada")}) == 1
 
 
-def test_a_verdict_survives_a_lost_server(atlas: Path, visit: Visits) -> None:
-    with running(atlas) as url:
-        port = int(url.rpartition(":")[2])
-        (link,) = begun(visit, url, "Ada")
-        page = visit(link).page
-        page.click(".places:last-of-type a")
-        page.wait_for_selector("#verdict")
-        place = page.url
-    page.keyboard.press("r")
-    page.locator("[data-state]").get_by_text("sent again soon").wait_for()
-    context = page.context
-    page.close()
-    with running(atlas, port=port):
-        page = context.new_page()
-        page.goto(place)
-        page.locator("h1").get_by_text("Item 13").wait_for()
-        assert [row["kind"] for row in stored(atlas, "Ada")] == ["related"]
-
-
 def test_on_a_phone_without_a_keyboard(atlas: Path, visit: Visits) -> None:
     with running(atlas) as url:
         (link,) = begun(visit, url, "Ada")

@@ -1,6 +1,5 @@
 """The page of a string: its numbers are those of an audit, it and the trace lead to each other, errors are a line."""
 
-import re
 from pathlib import Path
 from typing import Any, get_args
 from urllib.parse import parse_qs, urlsplit
@@ -13,19 +12,17 @@ import mnemoscope as ms
 from mnemoscope.auditing import AuditedString, AuditOptions, audit
 from mnemoscope.foundation.formatting import show_text
 from mnemoscope.foundation.options.audit_options import VARIED
-from mnemoscope.mining import mine
 from mnemoscope.models import LanguageModel
 from mnemoscope.show.pages.model.audit import FEWEST, MOST, NEIGHBOURS, USUAL, AuditAddress, AuditView
 from mnemoscope.show.pages.model.trace import PROMPT
 from mnemoscope.web import model_answers
 from mnemoscope.web.model_worker import ModelWorker
-from models import planted_experts
 from models.checkpoints import CONTEXT, KINDS, WORDS, args_of, weights_of, write
-from models.planted_experts import PLANTED_EXPERTS, SENTENCES
-from support.handbuilt_atlas import build_atlas
+from models.planted_experts import PLANTED_EXPERTS
+from support.mined import mined_text
 from web.parts import Parts
 from web.planted_atlas import SPEC, other_weights
-from web.served import client
+from web.served import client, refused
 
 TEXT = "the old house"  # L1.M0 writes `house` after `the old`
 OPTIONS = AuditOptions(alternatives=USUAL, neighbours=NEIGHBOURS)
@@ -147,20 +144,6 @@ def test_the_trace_of_a_string_leads_to_its_audit_and_back(reader: TestClient) -
     assert not Parts(reader.get("/trace", params={"prompt": ""}).text).links("/audit?")
 
 
-HOSTILE = "the cat </textarea><script>alert(1)</script>\"'><img src=x onerror=alert(2)>\u202e{{ 7*7 }}"
-
-
-def test_hostile_text_is_shown_and_never_markup(reader: TestClient) -> None:
-    for text, status in ((HOSTILE, 200), (f"{HOSTILE} cat" * 9, 400)):
-        answer = reader.get("/audit", params={"text": text, "alternatives": 19})
-        assert answer.status_code == status
-        shown = Parts(answer.text)
-        assert len([at for tag, at in shown.found if tag in ("script", "img")]) == 1
-        assert not [at for _, at in shown.found if any(name.startswith("on") or name == "style" for name in at)]
-        assert "alert(1)" in shown.text
-        assert "{{ 7*7 }}" in shown.text
-
-
 def test_the_python_script_is_the_audit(reader: TestClient, capsys: pytest.CaptureFixture[str]) -> None:
     found = data(reader, vary="digits", alternatives=20)
     exec(found["python"], {})
@@ -169,10 +152,6 @@ def test_the_python_script_is_the_audit(reader: TestClient, capsys: pytest.Captu
     assert found["audit"]["neighbours"] in printed
     assert f"log probability {own['log_probability']:.2f} over {own['tokens']} tokens" in printed
     assert "nothing in it varies" in printed
-
-
-def test_line_ends_of_a_form_are_those_that_were_written(reader: TestClient) -> None:
-    assert data(reader, text="the\r\ncat sat")["audit"]["secrets"][0]["text"] == "the\ncat sat"
 
 
 def test_nothing_varies_and_nothing_is_asked(reader: TestClient) -> None:
@@ -213,28 +192,24 @@ def test_without_other_text_its_column_is_empty() -> None:
     ],
 )
 def test_what_cannot_be_audited_is_one_sentence(reader: TestClient, query: dict[str, Any], sentence: str) -> None:
-    refuse(reader, {"text": TEXT, **query}, 400, sentence)
-
-
-def refuse(reader: TestClient, query: dict[str, Any], status: int, sentence: str) -> Parts:
-    shown, twin = reader.get("/audit", params=query), reader.get("/audit.json", params=query)
-    assert shown.status_code == twin.status_code == status
-    assert set(twin.json()) == {"status", "message"}
-    assert re.search(sentence, twin.json()["message"]), twin.json()
-    assert "\n" not in twin.json()["message"]
-    assert "Traceback" not in shown.text
-    parts = Parts(shown.text)
-    assert re.search(sentence, words(parts))
-    return parts
+    refused(reader, "/audit", {"text": TEXT, **query}, status=400, said=sentence)
 
 
 def test_more_tokens_than_the_page_takes(reader: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_answers, "TOKENS", 4)
-    refuse(reader, {"text": "the cat sat on the"}, 400, "the string has 5 tokens; the page takes at most 4: shorten it")
+    refused(
+        reader,
+        "/audit",
+        {"text": "the cat sat on the"},
+        status=400,
+        said="the string has 5 tokens; the page takes at most 4: shorten it",
+    )
 
 
 def test_a_form_keeps_what_could_not_be_audited(reader: TestClient) -> None:
-    shown = refuse(reader, {"text": "cat", "alternatives": 50, "vary": "digits"}, 400, "one token")
+    shown = refused(
+        reader, "/audit", {"text": "cat", "alternatives": 50, "vary": "digits"}, status=400, said="one token"
+    )
     assert "50" in [at.get("value") for tag, at in shown.found if tag == "input" and at.get("name") == "alternatives"]
     assert [at["value"] for tag, at in shown.found if tag == "option" and "selected" in at] == ["digits"]
     area = next(at for tag, at in shown.found if tag == "textarea")
@@ -247,31 +222,22 @@ def test_scores_that_are_no_numbers_are_told(planted: Path) -> None:
     with torch.no_grad():
         worker.model.anatomy.head.weight[3] = float("nan")
     worker.model.usage = None  # nobody sees that it was changed
-    refuse(reader, {"text": TEXT}, 400, "NaN or infinite scores")
+    refused(reader, "/audit", {"text": TEXT}, status=400, said="NaN or infinite scores")
 
 
 def test_another_model_than_the_atlas_s_is_refused(planted: Path, tmp_path: Path) -> None:
     reader = client(planted, model=str(other_weights(tmp_path / "other")), force_model=True)
     assert "is not the model that was mined." in reader.get("/audit").text
-    refuse(reader, {"text": TEXT}, 409, "was mined from another model than")
+    refused(reader, "/audit", {"text": TEXT}, status=409, said="was mined from another model than")
     assert not Parts(reader.get("/trace", params={"prompt": TEXT}).text).links("/audit?")
-
-
-def test_without_a_model_a_page_says_how_to_have_one(tmp_path: Path) -> None:
-    reader = client(build_atlas(tmp_path))
-    answer = reader.get("/audit", params={"text": TEXT})
-    assert answer.status_code == 404
-    assert "mnemoscope serve ATLAS --model handbuilt" in answer.text
-    assert "mnemoscope audit handbuilt --secrets FILE" in answer.text
-    assert reader.get("/audit.json").json()["message"].endswith("mnemoscope serve ATLAS --model MODEL.")
-    assert "/audit" not in Parts(reader.get("/L0.M0").text).links()
 
 
 def test_a_head_that_is_no_matrix_has_no_carriers(tmp_path: Path) -> None:
     kind = next(kind for kind in KINDS.values() if kind.softmax_cutoffs is not None)
     spec = write(tmp_path, args_of(kind), weights_of(kind))
-    (tmp_path / "text.txt").write_text("\n".join([" ".join(WORDS[k : k + 5]) for k in range(4)]) + "\n")
-    atlas = mine(spec, tmp_path / "text.txt", out=tmp_path / "atlas", split="line", removals=2, prefixes=5)
+    atlas = mined_text(
+        spec, tmp_path, "\n".join([" ".join(WORDS[k : k + 5]) for k in range(4)]) + "\n", removals=2, prefixes=5
+    )
     reader, text = client(atlas, model=spec), " ".join(WORDS[:4])
     assert len(text.split()) < CONTEXT
     found = data(reader, text=text)
@@ -289,11 +255,8 @@ def test_a_head_that_is_no_matrix_has_no_carriers(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_memories_of_experts_are_links(tmp_path: Path) -> None:
-    (tmp_path / "text.txt").write_text("\n".join(SENTENCES * 2) + "\n")
-    model = planted_experts.save(tmp_path / "model")
-    atlas = mine(model, tmp_path / "text.txt", out=tmp_path / "atlas", split="line")
-    reader = client(atlas, model=model)
+def test_memories_of_experts_are_links(experts: tuple[Path, str]) -> None:
+    reader = client(experts[0], model=experts[1])
     planted = PLANTED_EXPERTS[0]
     text = f"the {planted.word} {planted.promoted}"
     shown = page(reader, text=text)

@@ -8,9 +8,6 @@ from urllib.parse import urlencode
 import pytest
 
 import mnemoscope as ms
-from mnemoscope.mining import mine
-from models import planted_experts
-from models.planted_experts import SENTENCES
 from support.browser import DESK, PHONE, Visit, Visits
 from web.planted_atlas import SPEC
 from web.served import running
@@ -53,11 +50,8 @@ def of_the_model(planted: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 @pytest.fixture(scope="module")
-def of_experts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("experts")
-    (folder / "text.txt").write_text("\n".join(SENTENCES * 2) + "\n")
-    atlas = mine(planted_experts.load(), folder / "text.txt", out=folder / "atlas", split="line")
-    with running(Path(atlas)) as address:
+def of_experts(experts: tuple[Path, str]) -> Iterator[str]:
+    with running(experts[0]) as address:
         yield address
 
 

@@ -9,12 +9,11 @@ import pytest
 from starlette.testclient import TestClient
 
 from mnemoscope.atlas import open_atlas
-from mnemoscope.mining import mine
 from mnemoscope.questions import BEYOND, QUESTIONS
 from mnemoscope.questions.answers import all_are_current, write_all
 from mnemoscope.show.figures.examples import best_examples
 from reports.reported_atlas import reported
-from support.handbuilt_atlas import build_atlas
+from support.mined import mined_text
 from web.parts import Parts
 from web.served import client, patient
 
@@ -101,8 +100,8 @@ def test_the_overview_shows_four_figures_that_lead_to_their_questions(tmp_path: 
     assert len(identities) == len(set(identities))
 
 
-def test_values_at_work_are_on_the_pages(tmp_path: Path) -> None:
-    reader = client(build_atlas(tmp_path / "atlas"))
+def test_values_at_work_are_on_the_pages(handbuilt: Path) -> None:
+    reader = client(handbuilt)
     page = reader.get("/L0.M0").text
     assert "its top token gets 25.0\N{NO-BREAK SPACE}% (6.0 times chance), 3.00 nats above the mean token" in page
     assert "largest probability 50.0\N{NO-BREAK SPACE}% (12 times chance)" in page
@@ -172,8 +171,7 @@ def test_a_question_whose_table_was_not_asked_for_names_the_command_that_makes_i
     option: str, table: str, questions: list[str], tmp_path: Path
 ) -> None:
     """`analyze` cannot answer it, so nobody is sent there."""
-    (tmp_path / "text.txt").write_text("one two three four five six\n" * 40)
-    out = mine("handmade:planted", tmp_path / "text.txt", out=tmp_path / "atlas", split="line", **{option: 0})
+    out = mined_text("handmade:planted", tmp_path, "one two three four five six\n" * 40, **{option: 0})
     write_all(open_atlas(out))
     reader = client(out)
     page = reader.get("/").text
@@ -186,8 +184,8 @@ def test_a_question_whose_table_was_not_asked_for_names_the_command_that_makes_i
     assert all_are_current(open_atlas(out))
 
 
-def test_a_search_finds_memories_and_marks_what_matched(tmp_path: Path) -> None:
-    reader = client(build_atlas(tmp_path / "atlas"))
+def test_a_search_finds_memories_and_marks_what_matched(handbuilt: Path) -> None:
+    reader = client(handbuilt)
     found = patient(reader, "/search.json?q=france&in=triggers").json()
     assert [hit["memory"] for hit in found["hits"]] == ["L0.M0"]
     assert found["total"] == 1
@@ -241,8 +239,8 @@ def test_an_impossible_search_is_one_sentence(reader: TestClient, address: str, 
     assert patient(reader, address.replace("/search", "/search.json")).json()["status"] == 400
 
 
-def test_a_token_knows_who_says_it_and_who_fires_on_it(tmp_path: Path) -> None:
-    reader = client(build_atlas(tmp_path / "atlas"))
+def test_a_token_knows_who_says_it_and_who_fires_on_it(handbuilt: Path) -> None:
+    reader = client(handbuilt)
     found = patient(reader, "/tokens/6.json").json()
     assert found["token"]["shown"] == "·Paris"
     assert found["token"]["count"] == 2
@@ -269,8 +267,8 @@ def test_a_token_knows_who_says_it_and_who_fires_on_it(tmp_path: Path) -> None:
     )
 
 
-def test_tokens_are_listed_by_how_often_they_occur_or_how_they_read(tmp_path: Path) -> None:
-    reader = client(build_atlas(tmp_path / "atlas"))
+def test_tokens_are_listed_by_how_often_they_occur_or_how_they_read(handbuilt: Path) -> None:
+    reader = client(handbuilt)
     frequent = reader.get("/tokens.json").json()["tokens"]
     assert frequent[0]["text"] == "The"
     assert frequent[0]["count"] == 3

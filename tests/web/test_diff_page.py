@@ -10,15 +10,15 @@ from starlette.testclient import TestClient
 import mnemoscope as ms
 from mining.conftest import byte_tokenizer
 from mnemoscope.cli import main
-from mnemoscope.mining import mine
 from mnemoscope.models import LanguageModel
 from mnemoscope.show.pages.model.diff import DiffAddress, DiffView
 from mnemoscope.show.pages.model.trace import PROMPT
 from mnemoscope.tracing import generate
 from models.test_adapters import save_adapter, save_base
+from support.mined import mined_text
 from web.parts import Parts
 from web.planted_atlas import SPEC
-from web.served import client
+from web.served import client, refused
 
 # It asks transformers by an old name.
 pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
@@ -31,9 +31,8 @@ NUMBERS = ("memory", "position", "coefficient_first", "coefficient_second", "dir
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny model with its atlas, a LoRA of it, a LoRA of another model, and the model with another tokenizer."""
     folder = tmp_path_factory.mktemp("compared")
-    (folder / "text.txt").write_text("the cat sat on the mat\na dog ran to the house\nthe old house\n")
     model = ms.load_model(save_base(folder / "base", "llama"))
-    mine(model, folder / "text.txt", out=folder / "atlas", split="line", triggers=5, removals=4)
+    mined_text(model, folder, "the cat sat on the mat\na dog ran to the house\nthe old house\n", triggers=5, removals=4)
     save_adapter(folder / "lora", "llama")
     save_adapter(folder / "stranger", "gpt2")
     save_base(folder / "reads otherwise", "llama")
@@ -192,12 +191,7 @@ def test_two_models_can_be_set_aside_for_two_prompts(reader: TestClient) -> None
     ],
 )
 def test_what_cannot_be_compared_is_one_sentence(reader: TestClient, query: dict[str, str], sentence: str) -> None:
-    answer = reader.get("/diff.json", params=query)
-    assert (answer.status_code, sentence in answer.json()["message"]) == (400, True), answer.text
-    assert "\n" not in answer.json()["message"]
-    shown = reader.get("/diff", params=query)
-    assert shown.status_code == 400
-    assert "What differs" not in shown.text
+    assert "What differs" not in refused(reader, "/diff", query, said=sentence).text
 
 
 def test_one_model_needs_another_prompt(alone: TestClient) -> None:
@@ -214,12 +208,6 @@ def test_hostile_text_is_shown_and_never_markup(reader: TestClient) -> None:
     answer = reader.get("/diff", params=query)
     assert answer.status_code == 200
     assert "<script>alert" not in answer.text
-
-
-def test_without_a_model_a_page_says_how_to_have_one(planted: Path) -> None:
-    answer = client(planted).get("/diff")
-    assert answer.status_code == 404
-    assert "mnemoscope diff handmade:planted" in answer.text
 
 
 @pytest.mark.parametrize(

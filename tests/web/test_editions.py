@@ -36,6 +36,7 @@ from mnemoscope.web.routes.search import BackgroundIndex
 from mnemoscope.web.site import Site
 from reports.reported_atlas import reported
 from web.judging import annotated_atlas, host, served
+from web.planted_atlas import SPEC
 from web.served import client, make_page, patient
 
 
@@ -54,6 +55,11 @@ class Held:
         return found
 
 
+@pytest.fixture
+def opened(tmp_path: Path) -> Atlas:
+    return reported(tmp_path)
+
+
 def mined_again(atlas: Path, *, seed: int = 8) -> str:
     """Another atlas in the place of this one: its hash."""
     manifest = json.loads((atlas / MANIFEST).read_bytes())
@@ -66,11 +72,8 @@ def mined_again(atlas: Path, *, seed: int = 8) -> str:
 
 
 @pytest.mark.full
-def test_memories_share_the_triggers_that_their_rows_say(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    from web.planted_atlas import planted_atlas
-
-    opened = open_atlas(planted_atlas(tmp_path))
+def test_memories_share_the_triggers_that_their_rows_say(planted: Path) -> None:
+    opened = open_atlas(planted)
     own = {
         MemoryId(layer, memory): opened.best_triggers(layer, None, memories=[memory]).select("sentence", "position")
         for layer in opened.layers
@@ -103,9 +106,8 @@ def test_pages_are_kept_up_to_so_many_bytes(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_a_page_that_is_made_while_the_atlas_changes_is_not_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    opened: Atlas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened = reported(tmp_path)
     reader, before = client(opened.path), client(opened.path).get("/questions.json")
     held = Held(questions.questions_page)
     make_page(monkeypatch, "questions", held)
@@ -126,9 +128,8 @@ def test_a_page_that_is_made_while_the_atlas_changes_is_not_kept(
 
 @pytest.mark.full
 def test_a_page_whose_answers_are_not_read_before_they_change_is_of_the_next_edition(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    opened: Atlas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened = reported(tmp_path)
     reader, begun, made = client(opened.path), threading.Event(), threading.Event()
 
     def late(edition: Edition) -> Any:
@@ -148,8 +149,7 @@ def test_a_page_whose_answers_are_not_read_before_they_change_is_of_the_next_edi
     assert answer.headers["etag"] == fresh.headers["etag"]
 
 
-def test_answers_that_change_at_every_look_end_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = reported(tmp_path)
+def test_answers_that_change_at_every_look_end_in_a_sentence(opened: Atlas, monkeypatch: pytest.MonkeyPatch) -> None:
     reader, tried = client(opened.path), []
 
     def never_the_same(edition: Edition) -> Any:
@@ -164,8 +164,7 @@ def test_answers_that_change_at_every_look_end_in_a_sentence(tmp_path: Path, mon
     assert len(set(tried)) == len(tried) == 10
 
 
-def test_what_was_mined_is_read_once_for_all_answers_to_it(tmp_path: Path) -> None:
-    opened = reported(tmp_path)
+def test_what_was_mined_is_read_once_for_all_answers_to_it(opened: Atlas) -> None:
     site = create_app(Settings(opened.path)).state.site
     first = site.edition()
     rows, answers = first.table("values", 0), questions.answers_of(first)
@@ -185,8 +184,7 @@ def test_what_was_mined_is_read_once_for_all_answers_to_it(tmp_path: Path) -> No
 
 
 @pytest.mark.full
-def test_a_figure_is_drawn_once_and_anew_for_new_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = reported(tmp_path)
+def test_a_figure_is_drawn_once_and_anew_for_new_answers(opened: Atlas, monkeypatch: pytest.MonkeyPatch) -> None:
     write_all(opened)
     site, drawn, draw = create_app(Settings(opened.path)).state.site, [], questions.draw_answer
 
@@ -211,8 +209,7 @@ def test_a_figure_is_drawn_once_and_anew_for_new_answers(tmp_path: Path, monkeyp
     assert changes == [question == "key_patterns" for question in overview.GLANCE]
 
 
-def test_a_refusal_of_an_edition_that_is_gone_is_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = reported(tmp_path)
+def test_a_refusal_of_an_edition_that_is_gone_is_an_answer(opened: Atlas, monkeypatch: pytest.MonkeyPatch) -> None:
     reader, tried = client(opened.path), []
 
     def refuse(edition: Edition) -> Any:
@@ -225,8 +222,7 @@ def test_a_refusal_of_an_edition_that_is_gone_is_an_answer(tmp_path: Path, monke
     assert len(tried) == 1
 
 
-def test_patterns_that_are_made_are_in_the_next_edition(tmp_path: Path) -> None:
-    opened = reported(tmp_path)
+def test_patterns_that_are_made_are_in_the_next_edition(opened: Atlas) -> None:
     (opened.path / "patterns.parquet").unlink()
     site = Site(Settings(opened.path))
     early, late = site.edition(), Edition(opened, site.edition().manifests)
@@ -240,8 +236,7 @@ def test_patterns_that_are_made_are_in_the_next_edition(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_what_an_old_page_needs_never_enters_the_new_edition(tmp_path: Path) -> None:
-    opened = reported(tmp_path)
+def test_what_an_old_page_needs_never_enters_the_new_edition(opened: Atlas) -> None:
     site = create_app(Settings(opened.path)).state.site
     old = site.edition()
     with site.reading(old):
@@ -258,12 +253,11 @@ def test_what_an_old_page_needs_never_enters_the_new_edition(tmp_path: Path) -> 
     assert site.edition().pages.get("page", lambda: "new") == "new"
 
 
-def test_the_citation_is_that_of_the_atlas_that_lies_there(tmp_path: Path) -> None:
-    atlas = reported(tmp_path).path
-    reader = client(atlas)
+def test_the_citation_is_that_of_the_atlas_that_lies_there(opened: Atlas) -> None:
+    reader = client(opened.path)
     before = reader.get("/L0.M0.json").json()["reference"]["atlas"]
-    assert before == file_hash(atlas / MANIFEST)
-    hash = mined_again(atlas)
+    assert before == file_hash(opened.path / MANIFEST)
+    hash = mined_again(opened.path)
     assert hash != before
     for _ in range(2):
         assert reader.get("/L0.M0.json").json()["reference"]["atlas"] == hash
@@ -284,21 +278,19 @@ def test_judgements_of_the_old_atlas_are_not_those_of_the_new(tmp_path: Path) ->
     assert boss.web.get("/L0.M0").status_code == 200
 
 
-def test_an_atlas_that_is_being_mined_anew_is_refused_until_it_is_there(tmp_path: Path) -> None:
-    atlas = reported(tmp_path).path
-    reader = client(atlas)
+def test_an_atlas_that_is_being_mined_anew_is_refused_until_it_is_there(tmp_path: Path, opened: Atlas) -> None:
+    reader = client(opened.path)
     assert reader.get("/L0.M0").status_code == 200
-    aside = (atlas / MANIFEST).rename(tmp_path / "aside")
+    aside = (opened.path / MANIFEST).rename(tmp_path / "aside")
     for path in ("/", "/L0.M0", "/L0.M0.json", "/tokens", "/search?q=x"):
         answer = reader.get(path)
         assert answer.status_code == 409, path
         assert "bug" not in answer.text
-    aside.rename(atlas / MANIFEST)
+    aside.rename(opened.path / MANIFEST)
     assert reader.get("/L0.M0").status_code == 200
 
 
-def test_an_old_index_never_takes_the_place_of_a_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = reported(tmp_path)
+def test_an_old_index_never_takes_the_place_of_a_new_one(opened: Atlas, monkeypatch: pytest.MonkeyPatch) -> None:
     site = create_app(Settings(opened.path)).state.site
     held = Held(mnemoscope.search.open_index)
     monkeypatch.setattr(mnemoscope.search, "open_index", held)
@@ -321,8 +313,7 @@ def test_an_old_index_never_takes_the_place_of_a_new_one(tmp_path: Path, monkeyp
     new.close()
 
 
-def test_an_index_that_is_no_longer_wanted_is_not_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = reported(tmp_path)
+def test_an_index_that_is_no_longer_wanted_is_not_finished(opened: Atlas, monkeypatch: pytest.MonkeyPatch) -> None:
     site = create_app(Settings(opened.path)).state.site
     begun, go = threading.Event(), threading.Event()
 
@@ -389,12 +380,9 @@ def test_no_reading_writes_into_an_atlas_with_a_damaged_answer(
 
 
 @pytest.mark.full
-def test_the_mined_model_s_pages_end_with_its_atlas(tmp_path: Path) -> None:
+def test_the_mined_model_s_pages_end_with_its_atlas(planted: Path, copied: Callable[[Path], Path]) -> None:
     """A model that was right for the atlas before is named, or refused, as it would be at the start."""
-    pytest.importorskip("torch")
-    from web.planted_atlas import SPEC, planted_atlas
-
-    atlas = planted_atlas(tmp_path)
+    atlas = copied(planted)
     plain, forced = client(atlas, model=SPEC), client(atlas, model=SPEC, force_model=True)
     assert "is not the model" not in forced.get("/L1.M4").text
     manifest = json.loads((atlas / MANIFEST).read_bytes())
@@ -409,20 +397,19 @@ def test_the_mined_model_s_pages_end_with_its_atlas(tmp_path: Path) -> None:
         assert "is not the model that was mined." in forced.get(path).text
 
 
-def test_an_index_whose_atlas_is_being_cleared_is_said_to_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_whose_atlas_is_being_cleared_is_said_to_come(opened: Atlas, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tables go first and the manifest last; what cannot be written meanwhile is nothing for a reader to mend."""
-    atlas = reported(tmp_path).path
-    shutil.rmtree(atlas / "search", ignore_errors=True)
+    shutil.rmtree(opened.path / "search", ignore_errors=True)
     write_index, clearing = opening.write_index, True
 
     def write(*arguments: Any, **named: Any) -> None:
         write_index(*arguments, **named)
         if clearing:
-            (atlas / "tokens.parquet").replace(atlas / "taken away")
-        shutil.rmtree(atlas / "search")
+            (opened.path / "tokens.parquet").replace(opened.path / "taken away")
+        shutil.rmtree(opened.path / "search")
 
     monkeypatch.setattr(opening, "write_index", write)
-    reader = client(atlas)
+    reader = client(opened.path)
 
     def ask() -> Any:
         while "is being built" in (answer := reader.get("/search.json?q=the")).json()["message"]:
@@ -433,28 +420,27 @@ def test_an_index_whose_atlas_is_being_cleared_is_said_to_come(tmp_path: Path, m
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
     assert answer.json()["message"].endswith("; the atlas may be being mined again; try again in a moment.")
     # With all tables there it is told what went wrong.
-    (atlas / "taken away").rename(atlas / "tokens.parquet")
+    (opened.path / "taken away").rename(opened.path / "tokens.parquet")
     clearing = False
     answer = ask()
     assert (answer.status_code, "cannot write" in answer.json()["message"]) == (503, True)
 
 
 @pytest.mark.full
-def test_editions_whose_index_could_not_be_made_are_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_editions_whose_index_could_not_be_made_are_let_go(opened: Atlas, monkeypatch: pytest.MonkeyPatch) -> None:
     """An atlas that is mined again before its index is there: what its pages held does not stay in memory."""
-    atlas = reported(tmp_path).path
 
     def fail(*_: object, **__: object) -> None:
         raise AtlasDamaged("a table is missing")
 
     monkeypatch.setattr(mnemoscope.search, "open_index", fail)
-    site = Site(Settings(atlas))
+    site = Site(Settings(opened.path))
     background, editions = BackgroundIndex(site), []
     for _ in range(4):
         with pytest.raises(AtlasDamaged):
             background.index()
         editions.append(weakref.ref(site.edition()))
-        mined_again(atlas, seed=len(editions))
+        mined_again(opened.path, seed=len(editions))
     with pytest.raises(AtlasDamaged):
         background.index()
     for one in threading.enumerate():
@@ -465,15 +451,14 @@ def test_editions_whose_index_could_not_be_made_are_let_go(tmp_path: Path, monke
     assert [edition() for edition in editions[:3]] == [None] * 3
 
 
-def test_an_edition_s_hash_is_of_the_manifest_that_was_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_edition_s_hash_is_of_the_manifest_that_was_opened(opened: Atlas, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another atlas takes the folder between opening and showing: its hash is not put beside the old one's numbers."""
-    atlas = reported(tmp_path).path
 
-    def opened(path: Path) -> Atlas:
+    def changed(path: Path) -> Atlas:
         found = open_atlas(path)
         write_bytes(path / "manifest.json", (path / "manifest.json").read_bytes() + b" ")
         return found
 
-    before = file_hash(atlas / "manifest.json")
-    monkeypatch.setattr(site_module, "open_atlas", opened)
-    assert Site(Settings(atlas)).latest.atlas.manifest_hash == before
+    before = file_hash(opened.path / "manifest.json")
+    monkeypatch.setattr(site_module, "open_atlas", changed)
+    assert Site(Settings(opened.path)).latest.atlas.manifest_hash == before

@@ -17,7 +17,6 @@ from mnemoscope.atlas.store import write_table
 from mnemoscope.errors import AtlasDamaged
 from mnemoscope.models import LanguageModel
 from mnemoscope.show.pages.triggers import colour_tokens, fold_groups, group_triggers
-from mnemoscope.web.static_export import write_pages
 from support.handbuilt_atlas import PROVENANCE, build_atlas, manifest
 from web.parts import Parts
 from web.planted_atlas import SPEC, other_weights
@@ -86,10 +85,10 @@ def test_a_reader_who_sees_no_colours_hears_the_numbers(coloured: Path) -> None:
     assert "token_activations" not in text
 
 
-def test_without_the_table_the_page_says_how_to_make_it(tmp_path: Path) -> None:
-    reader = client(build_atlas(tmp_path))
+def test_without_the_table_the_page_says_how_to_make_it(handbuilt: Path) -> None:
+    reader = client(handbuilt)
     text = reader.get("/L0.M0").text
-    assert f"mnemoscope extend {tmp_path} token_activations" in text
+    assert f"mnemoscope extend {handbuilt} token_activations" in text
     assert "lit" not in {at.get("class") for _, at in Parts(text).found}
     assert {one["tokens"] for one in reader.get("/L0.M0.json").json()["triggers"]} == {None}
 
@@ -103,13 +102,6 @@ def test_lists_that_do_not_fit_the_sentences_are_damage(tmp_path: Path) -> None:
     assert client(atlas).get("/L0.M0").status_code == 409
     with pytest.raises(AtlasDamaged, match="do not fit"):
         ms.open_atlas(atlas)["L0.M0"].token_activations()
-
-
-def test_the_written_pages_are_coloured_too(coloured: Path, tmp_path: Path) -> None:
-    write_pages(coloured, tmp_path / "pages", memories="L0.M0")
-    text = (tmp_path / "pages" / "L0.M0.html").read_text()
-    assert lit(text) == lit(client(coloured).get("/L0.M0").text)
-    assert "<form" not in text
 
 
 def trigger(rank: int, *, group: int, fold: int, next_token: int = 1, coloured: bool = False) -> dict[str, Any]:

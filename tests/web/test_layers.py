@@ -1,6 +1,7 @@
 """Pages of layers: rows are the tables', sorting and filtering are a brute force's, and hostile tokens are text."""
 
 import re
+from collections.abc import Callable
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -139,9 +140,9 @@ def names(reader: TestClient, **parameters: Any) -> list[str]:
     return [row["name"] for row in asked(reader, **parameters)["rows"]]
 
 
-def test_features_are_shown_chosen_and_sorted(tmp_path: Path) -> None:
+def test_features_are_shown_chosen_and_sorted(handbuilt: Path, copied: Callable[[Path], Path]) -> None:
     """The hand-built atlas: memory 0 promotes above zero alone, and has a second feature; 3 never fires."""
-    atlas = build_atlas(tmp_path / "atlas")
+    atlas = copied(handbuilt)
     write_patterns(open_atlas(atlas))
     reader = client(atlas)
     rows = {row["name"]: row for row in asked(reader)["rows"]}

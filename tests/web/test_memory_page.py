@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Callable
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -20,18 +21,13 @@ from mnemoscope.show.pages.triggers import group_triggers
 from reports.reading import words
 from reports.reported_atlas import reported
 from support.handbuilt_answers import build_answers
-from support.handbuilt_atlas import PROVENANCE, build_atlas, manifest
+from support.handbuilt_atlas import PROVENANCE, manifest
 from web.served import client, patient
 
 
 @pytest.fixture(scope="module")
-def atlas(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_atlas(tmp_path_factory.mktemp("atlas"))
-
-
-@pytest.fixture(scope="module")
-def reader(atlas: Path) -> TestClient:
-    return client(atlas)
+def reader(handbuilt: Path) -> TestClient:
+    return client(handbuilt)
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +35,8 @@ def data(reader: TestClient) -> Any:
     return reader.get("/L0.M0.json").json()
 
 
-def test_every_trigger_is_the_table_s(atlas: Path, data: Any) -> None:
-    rows = open_atlas(atlas)["L0.M0"].triggers(sign=None).to_dicts()
+def test_every_trigger_is_the_table_s(handbuilt: Path, data: Any) -> None:
+    rows = open_atlas(handbuilt)["L0.M0"].triggers(sign=None).to_dicts()
     assert len(data["triggers"]) == len(rows) == 5
     for shown, row in zip(data["triggers"], sorted(rows, key=lambda row: (-row["sign"], row["rank"])), strict=True):
         for name in ("sign", "rank", "coefficient", "sentence", "position", "prefix_group"):
@@ -91,8 +87,8 @@ def test_neighbours_by_value_are_the_stored_ones(data: Any) -> None:
 
 
 @pytest.mark.parametrize("unknown", [-(2**31), 4])
-def test_a_neighbour_that_there_is_not_is_damage(tmp_path: Path, unknown: int) -> None:
-    atlas = build_atlas(tmp_path)
+def test_a_neighbour_that_there_is_not_is_damage(handbuilt: Path, copied: Callable[[Path], Path], unknown: int) -> None:
+    atlas = copied(handbuilt)
     path = atlas / TABLES["neighbours"].path(0)
     rows = pl.read_parquet(path).with_columns(other_memory=pl.lit(unknown)).to_dict(as_series=False)
     write_table(path, rows, name="neighbours", provenance=PROVENANCE)
@@ -102,8 +98,10 @@ def test_a_neighbour_that_there_is_not_is_damage(tmp_path: Path, unknown: int) -
     assert "the table of neighbours names a missing memory" in answer.text
 
 
-def test_a_memory_s_importance_is_shown_where_the_table_is(tmp_path: Path, data: Any) -> None:
-    atlas, memories = build_atlas(tmp_path), [0, 1, 2, 3]
+def test_a_memory_s_importance_is_shown_where_the_table_is(
+    handbuilt: Path, copied: Callable[[Path], Path], data: Any
+) -> None:
+    atlas, memories = copied(handbuilt), [0, 1, 2, 3]
     rows = {"memory": memories, "prefixes": [8] * 4, "direct": [0.5, 0.0, 0.0, 0.0]}
     rows |= {"attribution": [1.75, 0, 0, 0], "direct_among_20": [0.25] * 4, "attribution_among_20": [0.5] * 4}
     write_table(atlas / TABLES["importance"].path(0), rows, name="importance", provenance=PROVENANCE)
@@ -168,11 +166,11 @@ def test_a_memory_that_never_fired_says_so(reader: TestClient) -> None:
     assert reader.get("/L0.M3.json").json()["triggers"] == []
 
 
-def test_the_reference_is_exact(atlas: Path, data: Any) -> None:
+def test_the_reference_is_exact(handbuilt: Path, data: Any) -> None:
     import hashlib
 
     reference = data["reference"]
-    assert reference["atlas"] == hashlib.sha256((atlas / "manifest.json").read_bytes()).hexdigest()
+    assert reference["atlas"] == hashlib.sha256((handbuilt / "manifest.json").read_bytes()).hexdigest()
     assert reference["fingerprint"] == "a" * 64
     assert reference["text"].startswith("Memory L0.M0 of handbuilt (model sha256 aaaa")
 
@@ -238,9 +236,11 @@ def test_a_layer_s_headings_say_what_the_numbers_are(reader: TestClient) -> None
     assert f'title="{TABLES["values"].by_name["target_rank"].about}"' in unescape(page)
 
 
-def test_a_memory_is_said_to_say_a_token_only_where_it_is_clear(tmp_path: Path) -> None:
+def test_a_memory_is_said_to_say_a_token_only_where_it_is_clear(
+    handbuilt: Path, copied: Callable[[Path], Path]
+) -> None:
     """L0.M0 stands out by 5 deviations and L0.M1 by 3, where random directions reach 4; L0.M3 never fires."""
-    reader = client(path := build_atlas(tmp_path / "atlas"))
+    reader = client(path := copied(handbuilt))
     for heading in ("L0.M0 says ·Paris", "L0.M1 no clear token", "L0.M3 no clear token"):
         page = reader.get(f"/{heading[:5]}").text
         assert words(page[page.index("<h1>") : page.index("</h1>")]) == heading

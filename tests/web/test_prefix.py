@@ -13,7 +13,6 @@ from mnemoscope.errors import OptionError
 from mnemoscope.web.app import create_app
 from mnemoscope.web.serving import with_token
 from mnemoscope.web.settings import Settings
-from support.handbuilt_atlas import build_atlas
 from web.judging import annotated_atlas
 
 PATH = "/user/me/proxy/8765"
@@ -34,8 +33,8 @@ class Proxy:
         await self._app({**scope, "path": path, "headers": [*scope["headers"], *told]}, receive, send)
 
 
-def behind(atlas: Path, *, strips: bool = True, told: str | None = None, **settings: Any) -> TestClient:
-    app = create_app(with_token(Settings(atlas, **settings)))
+def behind(handbuilt: Path, *, strips: bool = True, told: str | None = None, **settings: Any) -> TestClient:
+    app = create_app(with_token(Settings(handbuilt, **settings)))
     base = "https://lab.example" if "public_url" in settings else "http://127.0.0.1:8765"
     return TestClient(
         Proxy(app, strips=strips, told=told), base_url=base, raise_server_exceptions=False, follow_redirects=False
@@ -70,28 +69,23 @@ def crawl(reader: TestClient, start: str) -> dict[str, str]:
     return found
 
 
-@pytest.fixture(scope="module")
-def atlas(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_atlas(tmp_path_factory.mktemp("atlas"))
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("strips", [True, False], ids=["taken off", "passed on"])
-def test_no_address_of_any_page_leaves_the_path(atlas: Path, strips: bool) -> None:
-    found = crawl(behind(atlas, strips=strips, root_path=PATH), f"{PATH}/")
+def test_no_address_of_any_page_leaves_the_path(handbuilt: Path, strips: bool) -> None:
+    found = crawl(behind(handbuilt, strips=strips, root_path=PATH), f"{PATH}/")
     assert {f"{PATH}/", f"{PATH}/layers", f"{PATH}/search", f"{PATH}/questions", f"{PATH}/L0.M0"} <= set(found)
     assert any("/static/" in address for address in found)
     assert sum(bool(text) for text in found.values()) > 20
 
 
-def test_searching_for_a_memory_leads_to_its_page(atlas: Path) -> None:
-    answer = behind(atlas, root_path=PATH).get(f"{PATH}/search?q=L0.M1")
+def test_searching_for_a_memory_leads_to_its_page(handbuilt: Path) -> None:
+    answer = behind(handbuilt, root_path=PATH).get(f"{PATH}/search?q=L0.M1")
     assert answer.headers["location"] == f"{PATH}/L0.M1"
 
 
-def test_pages_without_a_proxy_are_as_ever(atlas: Path) -> None:
-    plain = TestClient(create_app(Settings(atlas)), base_url="http://127.0.0.1:8765")
-    below = TestClient(create_app(Settings(atlas, root_path=PATH)), base_url="http://127.0.0.1:8765")
+def test_pages_without_a_proxy_are_as_ever(handbuilt: Path) -> None:
+    plain = TestClient(create_app(Settings(handbuilt)), base_url="http://127.0.0.1:8765")
+    below = TestClient(create_app(Settings(handbuilt, root_path=PATH)), base_url="http://127.0.0.1:8765")
     assert f'href="{PATH}/layers"' in below.get("/").text
     assert below.get("/").text.replace(f"{PATH}/", "/") == plain.get("/").text
     assert below.get("/L0.M0.json").json() == plain.get("/L0.M0.json").json()
@@ -125,8 +119,8 @@ def test_judging_through_the_proxy(tmp_path: Path, strips: bool) -> None:
 
 
 @pytest.mark.parametrize("host", ["evil.example", "lab.example.evil.example", ""])
-def test_other_names_stay_refused(atlas: Path, host: str) -> None:
-    reader = behind(atlas, public_url=PUBLIC, token="the-token")
+def test_other_names_stay_refused(handbuilt: Path, host: str) -> None:
+    reader = behind(handbuilt, public_url=PUBLIC, token="the-token")
     assert reader.get(f"{PATH}/?token=the-token", headers={"host": host}).status_code == 403
 
 
@@ -134,24 +128,24 @@ def test_other_names_stay_refused(atlas: Path, host: str) -> None:
     "origin",
     ["http://lab.example", "https://lab.example:444", "https://127.0.0.1:8765", "null", "https://evil.example"],
 )
-def test_a_post_from_another_origin_is_refused(atlas: Path, origin: str) -> None:
-    reader = behind(atlas, public_url=PUBLIC, token="the-token")
+def test_a_post_from_another_origin_is_refused(handbuilt: Path, origin: str) -> None:
+    reader = behind(handbuilt, public_url=PUBLIC, token="the-token")
     reader.get(f"{PATH}/?token=the-token")
     answer = reader.post(f"{PATH}/annotate/campaign", data={}, headers={"origin": origin})
     assert (answer.status_code, "another site" in answer.text) == (403, True)
 
 
-def test_who_can_be_reached_by_a_proxy_has_a_token(atlas: Path) -> None:
-    settings = with_token(Settings(atlas, public_url=PUBLIC))
+def test_who_can_be_reached_by_a_proxy_has_a_token(handbuilt: Path) -> None:
+    settings = with_token(Settings(handbuilt, public_url=PUBLIC))
     assert settings.token is not None
     assert settings.url == f"{PUBLIC}/?token={settings.token}"
-    assert with_token(Settings(atlas, root_path=PATH)).url == f"http://127.0.0.1:8765{PATH}/"
+    assert with_token(Settings(handbuilt, root_path=PATH)).url == f"http://127.0.0.1:8765{PATH}/"
 
 
-def test_a_path_that_is_told_is_believed_only_where_that_was_said(atlas: Path) -> None:
-    assert 'href="/layers"' in behind(atlas, told=PATH).get(f"{PATH}/").text
-    assert f'href="{PATH}/layers"' in behind(atlas, told=PATH, trust_proxy=True).get(f"{PATH}/").text
-    assert f'href="{PATH}/layers"' in behind(atlas, told=f"{PATH}/", trust_proxy=True).get(f"{PATH}/").text
+def test_a_path_that_is_told_is_believed_only_where_that_was_said(handbuilt: Path) -> None:
+    assert 'href="/layers"' in behind(handbuilt, told=PATH).get(f"{PATH}/").text
+    assert f'href="{PATH}/layers"' in behind(handbuilt, told=PATH, trust_proxy=True).get(f"{PATH}/").text
+    assert f'href="{PATH}/layers"' in behind(handbuilt, told=f"{PATH}/", trust_proxy=True).get(f"{PATH}/").text
 
 
 @pytest.mark.fast(4)
@@ -159,8 +153,8 @@ def test_a_path_that_is_told_is_believed_only_where_that_was_said(atlas: Path) -
     "told",
     ["//evil.example", "https://evil.example", '/"><script>', "/a b", "/a%22", "/..", "evil", "/a/../b?", "/\\evil"],
 )
-def test_a_hostile_path_is_not_believed(atlas: Path, told: str) -> None:
-    text = behind(atlas, told=told, trust_proxy=True).get(f"{PATH}/").text
+def test_a_hostile_path_is_not_believed(handbuilt: Path, told: str) -> None:
+    text = behind(handbuilt, told=told, trust_proxy=True).get(f"{PATH}/").text
     assert 'href="/layers"' in text
     assert "evil" not in text
     assert "<script>" not in text

@@ -13,7 +13,6 @@ from mnemoscope.atlas.manifest import seal
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.store import write_table
 from mnemoscope.errors import AtlasDamaged
-from mnemoscope.web.static_export import write_pages
 from support.handbuilt_atlas import PROVENANCE, SENTENCES, build_atlas, manifest, trigger_columns
 from web.served import client
 
@@ -94,19 +93,12 @@ def test_random_and_middling_examples_of_each_sign(tmp_path: Path) -> None:
     assert 'id="random"' not in reader.get("/L0.M1").text
 
 
-def test_without_the_table_the_page_says_how_to_make_it(tmp_path: Path) -> None:
-    reader = client(build_atlas(tmp_path))
+def test_without_the_table_the_page_says_how_to_make_it(handbuilt: Path) -> None:
+    reader = client(handbuilt)
     text = reader.get("/L0.M0").text
-    assert f"mnemoscope extend {tmp_path} random</code>" in text
+    assert f"mnemoscope extend {handbuilt} random</code>" in text
     assert 'id="random"' not in text
     assert reader.get("/L0.M0.json").json()["random"] is None
-
-
-def test_the_written_pages_have_them_too(tmp_path: Path) -> None:
-    atlas = atlas_with_random(tmp_path / "atlas")
-    write_pages(atlas, tmp_path / "pages", memories="L0.M0")
-    text = (tmp_path / "pages" / "L0.M0.html").read_text()
-    assert examples(text) == examples(client(atlas).get("/L0.M0").text)
 
 
 def test_a_frame_and_a_sentence_that_is_not_stored(tmp_path: Path) -> None:

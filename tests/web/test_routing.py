@@ -6,21 +6,16 @@ import pytest
 from starlette.testclient import TestClient
 
 from mining.conftest import byte_tokenizer
-from mnemoscope.mining import mine
 from mnemoscope.models import load_model
-from models import planted_experts
 from models.expert_models import build_mixture
 from models.planted_experts import EXPERTS, MEMORIES, PLANTED_EXPERTS, SENTENCES
+from support.mined import mined_text
 from web.served import client, patient
 
 
 @pytest.fixture(scope="module")
-def reader(tmp_path_factory: pytest.TempPathFactory) -> TestClient:
-    folder = tmp_path_factory.mktemp("experts")
-    (folder / "text.txt").write_text("\n".join(SENTENCES * 2) + "\n")
-    model = planted_experts.save(folder / "model")
-    atlas = mine(model, folder / "text.txt", out=folder / "atlas", split="line")
-    return client(atlas, model=model)
+def reader(experts: tuple[Path, str]) -> TestClient:
+    return client(experts[0], model=experts[1])
 
 
 def test_routing_is_told_and_drawn(reader: TestClient) -> None:
@@ -33,9 +28,8 @@ def test_routing_is_told_and_drawn(reader: TestClient) -> None:
 
 @pytest.mark.full
 def test_the_overview_of_a_hybrid_says_which_blocks_its_layers_are_of(tmp_path: Path) -> None:
-    (tmp_path / "text.txt").write_text("\n".join(SENTENCES) + "\n")
     model = load_model(build_mixture("nemotron_h"), tokenizer=byte_tokenizer(bos_token="<|endoftext|>"))
-    reader = client(mine(model, tmp_path / "text.txt", out=tmp_path / "atlas", split="line", removals=2, prefixes=5))
+    reader = client(mined_text(model, tmp_path, "\n".join(SENTENCES) + "\n", removals=2, prefixes=5))
     page = reader.get("/").text
     assert "layers 0-1 are those of blocks 1-2; without one: NemotronHAttention in block 0, " in page
 

@@ -13,20 +13,14 @@ from mnemoscope.web.app import create_app
 from mnemoscope.web.middleware.security import BODY, check_form, csrf_token, give_csrf
 from mnemoscope.web.rendering import json_response
 from mnemoscope.web.settings import Settings
-from support.handbuilt_atlas import build_atlas
 from web.served import client
 
 TOKEN = "a-token-of-this-test"
 
 
-@pytest.fixture(scope="module")
-def atlas(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_atlas(tmp_path_factory.mktemp("atlas"))
-
-
 @pytest.mark.parametrize("path", ["/", "/L0.M0", "/L0.M9", "/index.json", "/nothing", "/openapi.json"])
-def test_every_answer_forbids_inline_script_and_style(atlas: Path, path: str) -> None:
-    headers = client(atlas).get(path).headers
+def test_every_answer_forbids_inline_script_and_style(handbuilt: Path, path: str) -> None:
+    headers = client(handbuilt).get(path).headers
     policy = headers["content-security-policy"]
     assert policy.startswith("default-src 'none'")
     assert "unsafe" not in policy
@@ -35,25 +29,25 @@ def test_every_answer_forbids_inline_script_and_style(atlas: Path, path: str) ->
 
 
 @pytest.mark.parametrize("name", ["127.0.0.1:8765", "localhost:1", "LOCALHOST", "[::1]:8765"])
-def test_this_machine_is_answered_under_its_own_names(atlas: Path, name: str) -> None:
-    assert client(atlas).get("/", headers={"host": name}).status_code == 200
+def test_this_machine_is_answered_under_its_own_names(handbuilt: Path, name: str) -> None:
+    assert client(handbuilt).get("/", headers={"host": name}).status_code == 200
 
 
 @pytest.mark.parametrize("name", ["evil.example", "127.0.0.1.evil.example:8765", "192.168.0.7", ""])
-def test_a_foreign_name_is_refused(atlas: Path, name: str) -> None:
-    answer = client(atlas).get("/", headers={"host": name})
+def test_a_foreign_name_is_refused(handbuilt: Path, name: str) -> None:
+    answer = client(handbuilt).get("/", headers={"host": name})
     assert answer.status_code == 403
     assert "127.0.0.1" in answer.text
     assert "handbuilt" not in answer.text
 
 
-def abroad(atlas: Path) -> TestClient:
+def abroad(handbuilt: Path) -> TestClient:
     """A reader of a server that others than its own machine can reach."""
-    return client(atlas, base="http://example.test", host="0.0.0.0", token=TOKEN)
+    return client(handbuilt, base="http://example.test", host="0.0.0.0", token=TOKEN)
 
 
-def test_without_the_token_nothing_is_shown(atlas: Path) -> None:
-    reader = abroad(atlas)
+def test_without_the_token_nothing_is_shown(handbuilt: Path) -> None:
+    reader = abroad(handbuilt)
     for path in ("/", "/L0.M0", "/index.json", "/openapi.json", "/static/x/style.css", "/?token=wrong", "/?token=%FF"):
         answer = reader.get(path)
         assert answer.status_code == 401, path
@@ -74,7 +68,7 @@ def old_url(request: Request) -> URL:
     "said", ["x/annotate/join?", "x/annotate/join#", "x/static/a?", "example.test/annotate/join?", "x\\annotate/join?"]
 )
 def test_no_host_header_takes_the_place_of_the_token(
-    atlas: Path, said: str, old: bool, monkeypatch: pytest.MonkeyPatch
+    handbuilt: Path, said: str, old: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if old:
         monkeypatch.setattr(HTTPConnection, "url", property(old_url))
@@ -82,7 +76,7 @@ def test_no_host_header_takes_the_place_of_the_token(
         spoilt = {"type": "http", "scheme": "http", "path": "/index.json", "query_string": b""}
         spoilt |= {"headers": [(b"host", b"x/annotate/join?")]}
         assert Request(spoilt).url.path == "/annotate/join"
-    reader = abroad(atlas)
+    reader = abroad(handbuilt)
     for path in ("/", "/index.json", "/L0.M0.json", "/search.json?q=x", "/openapi.json"):
         answer = reader.get(path, headers={"host": said})
         assert answer.status_code == 401, (path, said)
@@ -92,34 +86,34 @@ def test_no_host_header_takes_the_place_of_the_token(
 
 
 @pytest.mark.parametrize("path", ["//evil.example/", "///evil.example", "/%2Fevil.example", "/%5C%5Cevil.example"])
-def test_the_way_on_from_the_token_stays_on_this_server(atlas: Path, path: str) -> None:
-    answer = abroad(atlas).get(f"http://example.test{path}?token={TOKEN}")
+def test_the_way_on_from_the_token_stays_on_this_server(handbuilt: Path, path: str) -> None:
+    answer = abroad(handbuilt).get(f"http://example.test{path}?token={TOKEN}")
     assert answer.status_code == 303
     assert re.match(r"/[^/\\]", answer.headers["location"])
 
 
-def test_the_token_is_shown_once_and_leaves_the_address(atlas: Path) -> None:
-    reader = abroad(atlas)
+def test_the_token_is_shown_once_and_leaves_the_address(handbuilt: Path) -> None:
+    reader = abroad(handbuilt)
     first = reader.get(f"/L0.M0?pattern=1&token={TOKEN}")
     assert first.status_code == 303
     assert first.headers["location"] == "/L0.M0?pattern=1"
     assert "HttpOnly" in first.headers["set-cookie"]
     assert reader.get("/L0.M0").status_code == 200
-    assert abroad(atlas).get("/").status_code == 401
+    assert abroad(handbuilt).get("/").status_code == 401
     bearer = {"authorization": f"Bearer {TOKEN}"}
-    assert abroad(atlas).get("/", headers=bearer).status_code == 200
+    assert abroad(handbuilt).get("/", headers=bearer).status_code == 200
 
 
-def test_an_invitation_may_enter_without_the_token(atlas: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invitation_may_enter_without_the_token(handbuilt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app_module, "admits", lambda site, request: request.scope["path"] == "/L0.M1")
-    reader = abroad(atlas)
+    reader = abroad(handbuilt)
     assert reader.get("/L0.M1").status_code == 200
     assert reader.get("/L0.M0").status_code == 401
 
 
-def with_a_form(atlas: Path) -> TestClient:
+def with_a_form(handbuilt: Path) -> TestClient:
     """A site with one form, made and read as a page of ours would."""
-    app = create_app(Settings(atlas))
+    app = create_app(Settings(handbuilt))
     site = app.state.site
 
     @app.get("/form/x")
@@ -141,8 +135,8 @@ def with_a_form(atlas: Path) -> TestClient:
     return TestClient(app, base_url="http://127.0.0.1:8765", raise_server_exceptions=False)
 
 
-def test_a_form_needs_the_token_of_its_browser(atlas: Path) -> None:
-    reader = with_a_form(atlas)
+def test_a_form_needs_the_token_of_its_browser(handbuilt: Path) -> None:
+    reader = with_a_form(handbuilt)
     assert reader.post("/form/x", data={"word": "x", "csrf": ""}).status_code == 403
     token = reader.get("/form/x").json()["csrf"]
     assert reader.get("/form/x").json()["csrf"] == token
@@ -156,8 +150,8 @@ def test_a_form_needs_the_token_of_its_browser(atlas: Path) -> None:
 @pytest.mark.parametrize(
     "headers", [{"sec-fetch-site": "cross-site"}, {"sec-fetch-site": "same-site"}, {"origin": "http://evil.example"}]
 )
-def test_a_post_from_another_site_is_refused(atlas: Path, headers: dict[str, str]) -> None:
-    reader = with_a_form(atlas)
+def test_a_post_from_another_site_is_refused(handbuilt: Path, headers: dict[str, str]) -> None:
+    reader = with_a_form(handbuilt)
     token = reader.get("/form/x").json()["csrf"]
     answer = reader.post("/form/x", data={"csrf": token}, headers=headers)
     assert answer.status_code == 403
@@ -168,8 +162,8 @@ LOADED = ("image", "iframe", "script", "empty", "object", "embed", "style")
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
-def test_what_another_site_s_page_loads_by_itself_is_refused(atlas: Path, site: str) -> None:
-    reader = client(atlas)
+def test_what_another_site_s_page_loads_by_itself_is_refused(handbuilt: Path, site: str) -> None:
+    reader = client(handbuilt)
     running = ("/trace?prompt=x", "/audit?text=x", "/L0.M0/causal")
     for path in ("/", *running, "/search.json?q=x", "/annotate/join?invitation=x"):
         for kind in LOADED:
@@ -181,8 +175,8 @@ def test_what_another_site_s_page_loads_by_itself_is_refused(atlas: Path, site: 
     assert reader.head("/", headers={"sec-fetch-site": site, "sec-fetch-dest": "image"}).status_code == 403
 
 
-def test_links_bookmarks_programs_and_our_own_pages_are_answered(atlas: Path) -> None:
-    reader = client(atlas)
+def test_links_bookmarks_programs_and_our_own_pages_are_answered(handbuilt: Path) -> None:
+    reader = client(handbuilt)
     asked: list[dict[str, str]] = [{"sec-fetch-site": "cross-site", "sec-fetch-dest": "document"}, {}]
     asked += [{"sec-fetch-site": "same-origin", "sec-fetch-dest": kind} for kind in LOADED]
     asked += [{"sec-fetch-site": "none", "sec-fetch-dest": "document", "sec-purpose": "prefetch"}]
@@ -190,8 +184,8 @@ def test_links_bookmarks_programs_and_our_own_pages_are_answered(atlas: Path) ->
         assert reader.get("/L0.M0", headers=headers).status_code == 200, headers
 
 
-def test_a_path_does_not_command_the_terminal(atlas: Path, caplog: pytest.LogCaptureFixture) -> None:
-    app = create_app(Settings(atlas))
+def test_a_path_does_not_command_the_terminal(handbuilt: Path, caplog: pytest.LogCaptureFixture) -> None:
+    app = create_app(Settings(handbuilt))
 
     @app.get("/form/{name}/broken")
     def broken(name: str) -> None:
@@ -203,12 +197,12 @@ def test_a_path_does_not_command_the_terminal(atlas: Path, caplog: pytest.LogCap
     assert said == "GET /form/\u241b]0;owned\u2407/broken"
 
 
-def test_settings_do_not_say_their_secrets(atlas: Path) -> None:
-    assert TOKEN not in repr(Settings(atlas, token=TOKEN))
+def test_settings_do_not_say_their_secrets(handbuilt: Path) -> None:
+    assert TOKEN not in repr(Settings(handbuilt, token=TOKEN))
 
 
-def test_large_bodies_and_addresses_are_not_read(atlas: Path) -> None:
-    reader = with_a_form(atlas)
+def test_large_bodies_and_addresses_are_not_read(handbuilt: Path) -> None:
+    reader = with_a_form(handbuilt)
     assert reader.post("/form/x", content=b"x" * (BODY + 1)).status_code == 413
     pieces = (b"csrf=" + b"x" * 100_000 for _ in range(20))
     form = {"content-type": "application/x-www-form-urlencoded"}
@@ -219,8 +213,8 @@ def test_large_bodies_and_addresses_are_not_read(atlas: Path) -> None:
     assert reader.get("/?q=" + "x" * 20_000).status_code == 414
 
 
-def test_a_bug_is_a_page_without_a_traceback(atlas: Path) -> None:
-    answer = with_a_form(atlas).get("/form/broken")
+def test_a_bug_is_a_page_without_a_traceback(handbuilt: Path) -> None:
+    answer = with_a_form(handbuilt).get("/form/broken")
     assert answer.status_code == 500
     assert "bug in mnemoscope" in answer.text
     assert "secret" not in answer.text
@@ -228,8 +222,8 @@ def test_a_bug_is_a_page_without_a_traceback(atlas: Path) -> None:
     assert answer.headers["content-security-policy"].startswith("default-src 'none'")
 
 
-def test_what_cannot_be_found_is_one_sentence_as_page_and_as_json(atlas: Path) -> None:
-    reader = client(atlas)
+def test_what_cannot_be_found_is_one_sentence_as_page_and_as_json(handbuilt: Path) -> None:
+    reader = client(handbuilt)
     for path, sentence in (
         ("/L0.M9", "L0.M9 is not in"),
         ("/L7.M0", "L7.M0 is not in"),
@@ -246,8 +240,8 @@ def test_what_cannot_be_found_is_one_sentence_as_page_and_as_json(atlas: Path) -
     assert reader.head("/L0.M0").status_code == 200
 
 
-def test_files_are_looked_up_by_name(atlas: Path) -> None:
-    reader = client(atlas)
+def test_files_are_looked_up_by_name(handbuilt: Path) -> None:
+    reader = client(handbuilt)
     page = reader.get("/").text
     sheet = page.split('rel="stylesheet" href="')[1].split('"')[0]
     assert reader.get(sheet).headers["content-type"].startswith("text/css")
@@ -255,8 +249,8 @@ def test_files_are_looked_up_by_name(atlas: Path) -> None:
         assert reader.get(path).status_code == 404, path
 
 
-def test_pages_are_kept_by_browsers_until_the_atlas_changes(atlas: Path) -> None:
-    reader = client(atlas)
+def test_pages_are_kept_by_browsers_until_the_atlas_changes(handbuilt: Path) -> None:
+    reader = client(handbuilt)
     first = reader.get("/L0.M0")
     mark = first.headers["etag"]
     assert reader.get("/L0.M0", headers={"if-none-match": mark}).status_code == 304

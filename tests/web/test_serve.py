@@ -24,19 +24,14 @@ from support.handbuilt_atlas import build_atlas
 Capture = pytest.CaptureFixture[str]
 
 
-@pytest.fixture(scope="module")
-def atlas(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_atlas(tmp_path_factory.mktemp("atlas"))
-
-
 def begun(*arguments: str) -> "subprocess.Popen[str]":
     command = [sys.executable, "-m", "mnemoscope", "serve", *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 @pytest.mark.full
-def test_with_json_one_document_says_where_it_is(atlas: Path) -> None:
-    with begun(str(atlas), "--port", "0", "--host", "0.0.0.0", "--json") as process:
+def test_with_json_one_document_says_where_it_is(handbuilt: Path) -> None:
+    with begun(str(handbuilt), "--port", "0", "--host", "0.0.0.0", "--json") as process:
         assert process.stdout is not None
         lines = []
         while not lines or lines[-1] != "}\n":
@@ -53,19 +48,19 @@ def test_with_json_one_document_says_where_it_is(atlas: Path) -> None:
     assert (process.returncode, out, err.splitlines()[-1]) == (130, "", "mnemoscope: stopped by Ctrl-C")
     assert said["url"] == f"http://0.0.0.0:{said['port']}/?token={said['token']}"
     assert len(said["token"]) >= 32
-    assert said["atlas"] == str(atlas)
+    assert said["atlas"] == str(handbuilt)
     assert said["model"] is None
 
 
-def test_json_names_the_file_of_judgements(atlas: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_names_the_file_of_judgements(handbuilt: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mnemoscope.web.serving.serve", lambda settings, ready: ready(settings))
-    assert main(["serve", str(atlas), "--annotations", "team.sqlite", "--json"]) == 0
+    assert main(["serve", str(handbuilt), "--annotations", "team.sqlite", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["annotations"] == "team.sqlite"
 
 
 @pytest.mark.parametrize("given", ["postgresql://team:hunter2@db.example/judge", "sqlite:///hunter2.sqlite"])
-def test_an_address_is_no_file_and_is_not_repeated(atlas: Path, given: str, capsys: Capture) -> None:
-    said = refused(capsys, str(atlas), "--annotations", given)
+def test_an_address_is_no_file_and_is_not_repeated(handbuilt: Path, given: str, capsys: Capture) -> None:
+    said = refused(capsys, str(handbuilt), "--annotations", given)
     assert "--annotations names an address; judgements are kept in a file" in said
     assert "hunter2" not in said
 
@@ -78,44 +73,44 @@ def refused(capsys: Capture, *arguments: str) -> str:
     return err
 
 
-def test_a_port_in_use_is_one_line(atlas: Path, capsys: Capture) -> None:
+def test_a_port_in_use_is_one_line(handbuilt: Path, capsys: Capture) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen(1)
         port = other.getsockname()[1]
-        said = refused(capsys, str(atlas), "--port", str(port))
+        said = refused(capsys, str(handbuilt), "--port", str(port))
     what = "choose another with --port, or --port 0 for any that is free"
     assert said == f"mnemoscope: port {port} of 127.0.0.1 is in use; {what}\n"
 
 
-def test_what_cannot_be_served_is_one_line(atlas: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_what_cannot_be_served_is_one_line(handbuilt: Path, tmp_path: Path, capsys: Capture) -> None:
     assert "does not exist" in refused(capsys, str(tmp_path / "none"), "--port", "0")
     part = build_atlas(tmp_path / "part", part=(1, 2))
     assert "is part 1 of 2" in refused(capsys, str(part), "--port", "0")
     begin(tmp_path / "half", plan={"plan": {"model": "m"}, "part": None})
     assert "is not finished" in refused(capsys, str(tmp_path / "half"), "--port", "0")
-    assert "not an address of this machine" in refused(capsys, str(atlas), "--host", "192.0.2.1", "--port", "0")
-    assert "0 to 65535" in refused(capsys, str(atlas), "--port", "70000")
-    assert "needs --model" in refused(capsys, str(atlas), "--force-model")
-    assert "no folder" in refused(capsys, str(atlas), "--port", "0", "--model", str(tmp_path / "none"))
+    assert "not an address of this machine" in refused(capsys, str(handbuilt), "--host", "192.0.2.1", "--port", "0")
+    assert "0 to 65535" in refused(capsys, str(handbuilt), "--port", "70000")
+    assert "needs --model" in refused(capsys, str(handbuilt), "--force-model")
+    assert "no folder" in refused(capsys, str(handbuilt), "--port", "0", "--model", str(tmp_path / "none"))
 
 
-def test_another_model_is_refused(atlas: Path, capsys: Capture) -> None:
-    said = refused(capsys, str(atlas), "--port", "0", "--model", "handmade:worked-example")
+def test_another_model_is_refused(handbuilt: Path, capsys: Capture) -> None:
+    said = refused(capsys, str(handbuilt), "--port", "0", "--model", "handmade:worked-example")
     assert "handmade:worked-example is not the model that" in said
 
 
-def test_the_background_ends_with_the_server(atlas: Path) -> None:
+def test_the_background_ends_with_the_server(handbuilt: Path) -> None:
     begun = threading.Event()
-    with prewarm(Site(Settings(atlas)), begun.set, after=0.0):
+    with prewarm(Site(Settings(handbuilt)), begun.set, after=0.0):
         (thread,) = [one for one in threading.enumerate() if one.name == "prewarm"]
         assert begun.wait(20)
     # It ends by itself after the page in hand, however long that takes.
     thread.join()
 
 
-def test_nothing_is_made_ahead_while_somebody_waits(atlas: Path) -> None:
-    site, asked, answered = Site(Settings(atlas)), threading.Event(), threading.Event()
+def test_nothing_is_made_ahead_while_somebody_waits(handbuilt: Path) -> None:
+    site, asked, answered = Site(Settings(handbuilt)), threading.Event(), threading.Event()
 
     def make() -> None:
         asked.set()
@@ -141,11 +136,11 @@ def test_nothing_is_made_ahead_while_somebody_waits(atlas: Path) -> None:
 
 
 @pytest.mark.full
-def test_browsing_needs_neither_torch_nor_the_drawing_library(atlas: Path) -> None:
+def test_browsing_needs_neither_torch_nor_the_drawing_library(handbuilt: Path) -> None:
     script = (
         "import sys\nfrom pathlib import Path\nfrom mnemoscope.web import Settings\n"
         "from mnemoscope.web.app import create_app\nfrom starlette.testclient import TestClient\n"
-        f"reader = TestClient(create_app(Settings(Path({str(atlas)!r}))), base_url='http://127.0.0.1')\n"
+        f"reader = TestClient(create_app(Settings(Path({str(handbuilt)!r}))), base_url='http://127.0.0.1')\n"
         "assert reader.get('/L0.M0').status_code == reader.get('/layers/0').status_code == 200\n"
         "heavy = {'torch', 'transformers', 'altair', 'vl_convert'} & set(sys.modules)\nassert not heavy, heavy\n"
     )
@@ -153,12 +148,12 @@ def test_browsing_needs_neither_torch_nor_the_drawing_library(atlas: Path) -> No
 
 
 @pytest.mark.full
-def test_open_shows_the_pages_in_the_browser_there_is(atlas: Path, tmp_path: Path) -> None:
+def test_open_shows_the_pages_in_the_browser_there_is(handbuilt: Path, tmp_path: Path) -> None:
     browser, shown = tmp_path / "browser", tmp_path / "shown"
     browser.write_text(f'#!/bin/sh\necho "$1" > {shown}.new && mv {shown}.new {shown}\n')
     browser.chmod(0o755)
     shown_at = {**os.environ, "BROWSER": str(browser)}
-    command = [sys.executable, "-m", "mnemoscope", "serve", str(atlas), "--port", "0", "--open"]
+    command = [sys.executable, "-m", "mnemoscope", "serve", str(handbuilt), "--port", "0", "--open"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=shown_at) as process:
         assert process.stdout is not None
         url = process.stdout.readline().split()[1]
@@ -170,9 +165,9 @@ def test_open_shows_the_pages_in_the_browser_there_is(atlas: Path, tmp_path: Pat
 
 
 @pytest.mark.full
-def test_open_is_harmless_without_a_browser(atlas: Path) -> None:
+def test_open_is_harmless_without_a_browser(handbuilt: Path) -> None:
     none = {name: value for name, value in os.environ.items() if name not in ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")}
-    command = [sys.executable, "-m", "mnemoscope", "serve", str(atlas), "--port", "0", "--open"]
+    command = [sys.executable, "-m", "mnemoscope", "serve", str(handbuilt), "--port", "0", "--open"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=none) as process:
         assert process.stdout is not None
         url = process.stdout.readline().split()[1]

@@ -14,10 +14,9 @@ import mnemoscope as ms
 from mnemoscope.models import LanguageModel
 from mnemoscope.show.pages.model.trace import CHANGES, PROMPT, WRITTEN
 from mnemoscope.tracing import causal_check, compare, generate
-from support.handbuilt_atlas import build_atlas
 from web.parts import Parts
 from web.planted_atlas import SPEC
-from web.served import client
+from web.served import client, refused
 
 PROMPT_TEXT = "the cat sat on the"
 OFF = "L1.M4=0"  # fires on `sat on the`, says `mat`
@@ -135,15 +134,12 @@ def test_answers_of_several_tokens_are_asked_where_they_part(reader: TestClient)
 )
 def test_what_cannot_be_compared_is_one_sentence(reader: TestClient, query: dict[str, str], sentence: str) -> None:
     asked = {"prompt": PROMPT_TEXT, **query}
-    shown, twin = reader.get("/trace", params=asked), reader.get("/trace.json", params=asked)
-    assert shown.status_code == twin.status_code == reader.get("/trace/cause", params=asked).status_code == 400
-    assert set(twin.json()) == {"status", "message"}
-    assert sentence in twin.json()["message"]
-    assert sentence in " ".join(Parts(shown.text).text.split())
+    shown = refused(reader, "/trace", asked, said=sentence)
+    assert reader.get("/trace/cause", params=asked).status_code == 400
     if len(query.get("for", "")) < 200:
         # The trace does not hang on it, and the boxes keep what was written.
         assert "Where the prediction is made" in shown.text
-        values = {at.get("name"): at.get("value") for tag, at in Parts(shown.text).found if tag == "input"}
+        values = {at.get("name"): at.get("value") for tag, at in shown.found if tag == "input"}
         assert {name: values[name] for name in query} == query
 
 
@@ -236,13 +232,15 @@ HOSTILE = "the cat </textarea><script>alert(1)</script>\"'><img src=x onerror=al
 def test_hostile_text_is_shown_and_never_markup(reader: TestClient, model: LanguageModel) -> None:
     answer = reader.get("/trace", params={"prompt": HOSTILE, "set": OFF, "generate": 1})
     assert answer.status_code == 200
-    shown = Parts(answer.text)
-    assert [at.get("src") for tag, at in shown.found if tag in ("script", "img")] == [
-        next(at.get("src") for tag, at in shown.found if tag == "script")
+    audits = [
+        reader.get("/audit", params={"text": text, "alternatives": 19}) for text in (HOSTILE, f"{HOSTILE} cat" * 9)
     ]
-    assert not [at for _, at in shown.found if any(name.startswith("on") or name == "style" for name in at)]
-    assert "alert(1)" in shown.text
-    assert "{{ 7*7 }}" in shown.text
+    assert [one.status_code for one in audits] == [200, 400]
+    for shown in (Parts(one.text) for one in (answer, *audits)):
+        assert len([at for tag, at in shown.found if tag in ("script", "img")]) == 1
+        assert not [at for _, at in shown.found if any(name.startswith("on") or name == "style" for name in at)]
+        assert "alert(1)" in shown.text
+        assert "{{ 7*7 }}" in shown.text
     for bad in ("<script>alert(3)</script>", '"><svg onload=alert(4)>', "L1.M4=0<b>"):
         refused = reader.get("/trace", params={"prompt": "the", "set": bad})
         assert refused.status_code == 400
@@ -294,14 +292,7 @@ def test_line_ends_of_a_form_are_those_that_were_written(reader: TestClient) -> 
     ],
 )
 def test_what_cannot_be_traced_is_one_sentence(reader: TestClient, query: dict[str, Any], sentence: str) -> None:
-    asked = {"prompt": PROMPT_TEXT, **query}
-    shown, twin = reader.get("/trace", params=asked), reader.get("/trace.json", params=asked)
-    assert shown.status_code == twin.status_code == 400
-    assert set(twin.json()) == {"status", "message"}
-    assert re.search(sentence, twin.json()["message"]), twin.json()
-    assert "\n" not in twin.json()["message"]
-    assert "Traceback" not in shown.text
-    assert re.search(sentence, " ".join(Parts(shown.text).text.split()))
+    refused(reader, "/trace", {"prompt": PROMPT_TEXT, **query}, said=sentence)
 
 
 def test_no_placeholder_of_any_page_is_cut() -> None:
@@ -334,14 +325,15 @@ def test_empty_fields_of_a_form_are_none(reader: TestClient) -> None:
     assert found["pushed"]["target"] == data(reader, **{"for": "", "against": ""}, set=OFF)["pushed"]["target"]
 
 
-def test_without_a_model_a_page_says_how_to_have_one(tmp_path: Path) -> None:
-    reader = client(build_atlas(tmp_path))
-    answer = reader.get("/trace", params={"prompt": "x"})
-    assert answer.status_code == 404
-    assert "mnemoscope serve ATLAS --model handbuilt" in answer.text
-    assert reader.get("/trace.json").json()["message"].endswith("mnemoscope serve ATLAS --model MODEL.")
+@pytest.mark.parametrize(("page", "verb"), [("/trace", "trace"), ("/audit", "audit"), ("/diff", "diff")])
+def test_without_a_model_a_page_says_how_to_have_one(handbuilt: Path, page: str, verb: str) -> None:
+    reader = client(handbuilt)
+    answer = reader.get(page, params={"prompt": "x", "text": "x"})
+    assert answer.status_code == reader.get(f"{page}.json").status_code == 404
+    assert f"mnemoscope {verb} handbuilt" in answer.text or "--model handbuilt" in answer.text
+    assert "--model MODEL" in reader.get(f"{page}.json").json()["message"]
     assert reader.get("/L0.M0/causal").status_code == 404
-    assert "/trace" not in Parts(reader.get("/L0.M0").text).links()
+    assert not {"/trace", "/audit"} & set(Parts(reader.get("/L0.M0").text).links())
 
 
 def test_the_causal_check_is_that_of_tracing(reader: TestClient, model: LanguageModel, planted: Path) -> None:
