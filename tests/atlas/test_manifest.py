@@ -90,9 +90,9 @@ def test_a_manifest_of_another_form_is_damage_though_it_is_sealed(tmp_path: Path
     directory = build_atlas(tmp_path / "a")
     said = json.loads((directory / "manifest.json").read_bytes())
     seal_as_is(directory, said | {"layers": []})
-    with pytest.raises(AtlasDamaged, match=r"manifest\.json: the manifest's layers is \[\], not a list of"):
+    with pytest.raises(AtlasDamaged, match=r"manifest\.json: the manifest's layers: ") as refused:
         read_manifest(directory)
-    assert verify(directory) == ["the manifest's layers is [], not a list of layers from 0 to 1, in order"]
+    assert verify(directory) == [str(refused.value)]
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff", b"null"])

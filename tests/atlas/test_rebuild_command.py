@@ -69,7 +69,7 @@ def test_how_the_model_was_opened_is_said_behind_its_name() -> None:
     said = "--revision main --adapter 'my lora' --dequantize"
     assert found == f"`mnemoscope mine gpt2 {said} 'my text.txt' --out a --device cpu --force`"
     assert model_words(manifest(**opened), otherwise="x") == f"gpt2 {said}"
-    assert model_words(manifest({"plan": {}}), otherwise="x") == "x"
+    assert model_words(manifest({"plan": {"seed": 0, "triggers": 50}}), otherwise="x") == "x"
 
 
 def test_some_layers_and_a_part() -> None:
@@ -101,7 +101,7 @@ def test_patterns_need_no_model() -> None:
 
 
 def test_a_manifest_that_says_little_gives_the_form_of_the_command() -> None:
-    found = rebuild_command(Path("a"), "removals", manifest({"plan": {}}))
+    found = rebuild_command(Path("a"), "removals", manifest({"plan": {"seed": 0, "triggers": 50}}))
     assert found == "`mnemoscope mine MODEL CORPUS --out a --force`"
 
 
@@ -109,7 +109,7 @@ def test_every_option_is_one_that_mine_has() -> None:
     from mnemoscope.mining.plan.mining_plan import MiningPlan
 
     known = set(MiningPlan.__dataclass_fields__)
-    changed = {name: "x" for name in PLAN if name not in ("model", "corpus")}
+    changed = {name: "x" for name in PLAN if name not in ("model", "corpus", "seed", "triggers")}
     words = shlex.split(rebuild_command(Path("a"), "removals", manifest(**changed)).strip("`"))
     options = {word.removeprefix("--").replace("-", "_") for word in words if word.startswith("--")}
     assert options - {"out", "force"} <= known

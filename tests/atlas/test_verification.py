@@ -126,7 +126,7 @@ def test_a_manifest_that_points_outside_is_not_followed(atlas: Path) -> None:
     listed = json.loads((atlas / "manifest.json").read_text())
     listed["files"]["../secret"] = {"sha256": "0" * 64}
     seal_as_is(atlas, listed)
-    assert verify(atlas) == ["../secret: not an entry that mnemoscope writes"]
+    assert verify(atlas) == [f"{atlas / 'manifest.json'}: the manifest's files: ../secret is no file of an atlas"]
 
 
 def test_what_might_be_read_without_end_is_not_read(atlas: Path) -> None:

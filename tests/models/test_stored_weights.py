@@ -159,7 +159,7 @@ TEXT = {
         (
             "Blip",
             {"text_config": {**TEXT, "encoder_hidden_size": 32}, "vision_config": VISION},
-            "cannot be run by text alone: its forward needs 'pixel_values' beside the tokens",
+            "cannot be run: .*pixel_values",
         ),
         (
             "Kosmos2",
@@ -174,12 +174,12 @@ TEXT = {
                 },
                 "vision_config": VISION,
             },
-            "cannot be run by text alone: You have to specify either `pixel_values`",
+            "cannot be run: .*`pixel_values`",
         ),
         (
             "Chameleon",
             {**TEXT, "num_key_value_heads": 4, "vocabulary_map": {"<image>": 5, "IMGIMGA": 6}},
-            "cannot be read: its parts have shapes that are not known here",
+            "cannot be run: .*(size|shape|dimension)",
         ),
     ],
 )

@@ -14,7 +14,7 @@ from glob import glob
 from pathlib import Path
 from typing import Any
 
-from mnemoscope.atlas.form import Manifest, form_faults
+from mnemoscope.atlas.form import Manifest
 from mnemoscope.atlas.schema import RULES, SCHEMA_VERSION, TABLES, UNRELEASED, place
 from mnemoscope.errors import AtlasDamaged, AtlasNotFound, AtlasTooNew, AtlasUnfinished
 from mnemoscope.foundation.files import (
@@ -141,8 +141,7 @@ def seal(directory: Path, manifest: dict[str, Any]) -> None:
     files = {path: file_entry(directory / path) for path in sorted(covered)}
     whole = {**manifest, "schema": SCHEMA_VERSION, "package": package_version(), "files": files}
     data = json_bytes(whole)
-    if faults := form_faults(whole):
-        raise AtlasDamaged(faults[0])
+    Manifest.of(whole)
     write_bytes(directory / SEAL, (hashlib.sha256(data).hexdigest() + "\n").encode())
     write_bytes(directory / MANIFEST, data)
     with storing(directory):
@@ -159,9 +158,10 @@ def read_sealed(directory: Path) -> tuple[Manifest, str]:
     AtlasTooNew, AtlasDamaged.
     """
     manifest, hash = read_claimed(directory)
-    if faults := form_faults(manifest):
-        raise AtlasDamaged(f"{directory / MANIFEST}: {faults[0]}")
-    return Manifest.of(manifest), hash
+    try:
+        return Manifest.of(manifest), hash
+    except AtlasDamaged as damage:
+        raise AtlasDamaged(f"{directory / MANIFEST}: {damage}") from None
 
 
 def read_claimed(directory: Path) -> tuple[dict[str, Any], str]:

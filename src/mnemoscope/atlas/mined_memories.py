@@ -19,7 +19,8 @@ class MinedMemories:
         self.layers: tuple[int, ...] = tuple(manifest.layers)
         sizes = manifest.model.sizes
         self.numberings = {
-            layer: Numbering.of(experts, sizes.memories[layer]) for layer, experts in enumerate(sizes.experts or ())
+            layer: Numbering.of(None if experts is None else vars(experts), sizes.memories[layer])
+            for layer, experts in enumerate(sizes.experts or ())
         }
         """By layer, of a model of experts; empty for any other model."""
 

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 
 from mnemoscope.atlas.derived_manifest import read_pairs
 from mnemoscope.atlas.folder import SIDES, is_named
-from mnemoscope.atlas.form import Manifest, form_faults
-from mnemoscope.atlas.manifest import COMPARISONS, EXTENSIONS, MANIFEST, read_claimed, table_files
+from mnemoscope.atlas.form import Manifest
+from mnemoscope.atlas.manifest import COMPARISONS, EXTENSIONS, MANIFEST, read_manifest, table_files
 from mnemoscope.atlas.schema import TABLES, content_error, place, schema_error
 from mnemoscope.errors import AtlasDamaged
 from mnemoscope.foundation.files import file_hash, is_file_entry, read_object
@@ -30,12 +30,10 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
     """
     directory = Path(path)
     try:
-        document, _ = read_claimed(directory)
+        manifest = read_manifest(directory)
     except AtlasDamaged as damage:
         return [str(damage)]
-    if faults := form_faults(document):
-        return faults
-    manifest, files = Manifest.of(document), document["files"]
+    files = manifest.files
     wrong = _wrong_files(directory, files)
     problems = [*wrong.values()]
     problems += _wrong_schemas(directory, manifest, [path for path in files if path not in wrong])

@@ -12,7 +12,7 @@ from typing import Any
 
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.folder import remove_work
-from mnemoscope.atlas.form import Manifest
+from mnemoscope.atlas.form import COUNTED, Manifest
 from mnemoscope.atlas.manifest import RUN, mined_from, seal, table_files
 from mnemoscope.atlas.schema import SCHEMA_VERSION, place
 from mnemoscope.atlas.tables import patterns_command
@@ -132,7 +132,7 @@ def _unsealed_atlas(run: MiningRun) -> Atlas:
         "corpus": {
             "spec": plan.corpus,
             "fingerprint": plan.corpus_fingerprint,
-            "counts": {},
+            "counts": dict.fromkeys(COUNTED, 0),
             "held_out_share": 0.0,
             "overlap": {"sentences": 0, "of": 0, "share": 0.0},
         },

@@ -71,7 +71,7 @@ def put_adapter(network: Any, read: "Adapter", base: str) -> tuple[Any, str | No
             renamed = getattr(network, "_checkpoint_conversion_mapping", {})
             notes = adapted.load_adapter(str(folder), _NAME, torch_device=str(network.device), key_mapping=renamed)
         except (ValueError, RuntimeError, KeyError, TypeError, AttributeError) as error:
-            raise _misfit(adapter, base, _reason(error)) from None
+            raise _misfit(adapter, base, first_line(error)) from None
     if unknown := [name for name in notes.unexpected_keys if not _is_stored_twice(name, stored, notes.unexpected_keys)]:
         raise _misfit(adapter, base, f"the model has no place for its {unknown[0]!r}")
     if missing := [*notes.missing_keys, *lacking]:
@@ -178,8 +178,3 @@ def _folder_of(adapter: str) -> Path:
 
 def _misfit(adapter: str, base: str, reason: str) -> ModelError:
     return ModelUnsupported(f"adapter {adapter!r} does not fit {base!r}: {reason}")
-
-
-def _reason(error: Exception) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith("Error(s) in loading")]
-    return first_line(type(error)(lines[0])) if lines else type(error).__name__

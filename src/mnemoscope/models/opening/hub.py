@@ -4,7 +4,6 @@ Without a network only the local cache is searched. The libraries are silent mea
 """
 
 import errno
-import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +12,6 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-import transformers
 from huggingface_hub import constants as hub
 from transformers import dynamic_module_utils
 
@@ -29,55 +27,15 @@ _FAILURES = (
         ": its weights are a pickle that would run code; save them as safetensors",
     ),
     (
-        "Couldn't instantiate the backend tokenizer",
-        ModelUnsupported,
-        ": its tokenizer's files do not say how they are read, or one is missing; name another as --tokenizer",
-    ),
-    (
-        "`vocab` and `merges` must be",
-        ModelUnsupported,
-        ": its tokenizer lacks vocab.json or merges.txt; name another as --tokenizer",
-    ),
-    (
         "`tiktoken` is required",
         ModelUnsupported,
         ": its tokenizer needs sentencepiece and protobuf (or tiktoken); pip install sentencepiece protobuf tiktoken",
     ),
     ("ignore_mismatched_sizes", ModelDamaged, ": its weights are not of the shapes that its configuration says"),
     ("trust_remote_code", ModelUnsupported, " brings its own code; pass --trust-remote-code if you trust it"),
-    (
-        "Dequantization for",
-        ModelUnsupported,
-        ": it is quantised in a way that the package gguf cannot widen; take another quantisation of it",
-    ),
-    (
-        "not a valid GGMLQuantizationType",
-        ModelUnsupported,
-        ": it is quantised in a way that the package gguf does not know; take another quantisation of it",
-    ),
-    ("GPU", ModelUnsupported, " is packed in a format that runs on a GPU only"),
-    (
-        "Should have a `model_type` key",
-        ModelUnsupported,
-        ': its config.json states no model_type; add that of its family, such as "model_type": "llama", or load the'
-        " model yourself and give it to load_model(model, tokenizer=...)",
-    ),
 )
+"""Where the library's own line would mislead, or speaks of a report that it printed. All others are passed on."""
 _COMPLETE = "take a complete copy"
-_LIBRARIES = {
-    "aqlm": "'aqlm[cpu,gpu]'",
-    "auto-round": "auto-round",
-    "awq": "gptqmodel",
-    "compressed-tensors": "compressed-tensors",
-    "gptq": "optimum gptqmodel",
-    "hqq": "hqq",
-    "quanto": "optimum-quanto",
-    "vptq": "vptq",
-}
-"""The libraries of packed formats outside of our extras: all of them, since transformers names one at a time."""
-_UNKNOWN = ("does not recognize this architecture", "Unrecognized", "GGUF model with architecture")
-_KIND = re.compile(r"model type `(.*?)`|(GGUF model with architecture \S+)")
-_PACKAGES = {"SentencePiece": "sentencepiece protobuf", "sacremoses": "sacremoses", "rjieba": "rjieba"}
 
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENOSPC, errno.EDQUOT)
 
@@ -98,11 +56,9 @@ def _reachable() -> bool:
 
 
 @contextmanager
-def one_line_errors(
-    source: str, *, what: str = "model", folder: Path | None = None, packed: str | None = None
-) -> Iterator[None]:
+def one_line_errors(source: str, *, what: str = "model", folder: Path | None = None) -> Iterator[None]:
     """Turns failures of transformers and peft into one-line errors. `what` is the kind of `source`, `folder` the place
-    of its weights, `packed` their format. Raises ModelNotFound, ModelUnsupported, ModelDamaged.
+    of its weights. Raises ModelNotFound, ModelUnsupported, ModelDamaged.
     """
     named, place = f"{what} {source!r}", Path(source).expanduser()
     try:
@@ -119,26 +75,14 @@ def one_line_errors(
             f"no {named} on this machine or the hub ({first_line(error)}); check the name and the network"
         ) from None
     except Exception as error:
-        text = first_line(error)
-        if isinstance(error, ImportError) and "GPU" not in text:
-            needed = (install for name, install in _PACKAGES.items() if name in str(error))
-            install = next(needed, _LIBRARIES.get(packed or "", "'mnemoscope[quantized]'"))
-            of = f"of its format {packed!r} " if packed in _LIBRARIES else ""
-            raise ModelUnsupported(
-                f"{named} needs a library {of}that is not installed ({text}); pip install {install}"
-            ) from None
         _check_files(folder, named)
         for sign, failure, rest in _FAILURES:
             if sign in str(error):
                 raise failure(f"{named}{rest}") from None
-        if any(sign in str(error) for sign in _UNKNOWN):
-            stated = _KIND.search(str(error))
-            kind = text if stated is None else stated[2] or f"model type {stated[1]!r}"
-            raise ModelUnsupported(
-                f"{named} is of a kind that transformers {transformers.__version__} does not know ({kind}); install a"
-                " newer transformers, or load the model yourself and give it to load_model(model, tokenizer=...)"
-            ) from None
-        raise ModelDamaged(f"{named} cannot be read: {type(error).__name__}: {text}; {_COMPLETE}") from None
+        said = f"{named} cannot be read: {type(error).__name__}: {first_line(error)}"
+        if type(error) is ValueError or isinstance(error, ImportError | NotImplementedError):
+            raise ModelUnsupported(said) from None
+        raise ModelDamaged(f"{said}; {_COMPLETE}") from None
 
 
 def _refuse_cache(error: BaseException | None, source: Path) -> None:

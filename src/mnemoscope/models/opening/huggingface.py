@@ -229,7 +229,7 @@ def _load_stored(
     folder = Path(place) if words is None and Path(place).is_dir() else None
     plain = folder is not None and getattr(config, "quantization_config", None) is None
     model, notes = None, {"missing_keys": ["all"]}
-    with one_line_errors(source, folder=folder, packed=format_of(config)):
+    with one_line_errors(source, folder=folder):
         if folder is None or not plain or is_usual(folder):
             if spread is None:
                 model, notes = kind.from_pretrained(place, **arguments)
