@@ -46,7 +46,7 @@ class Pair(TypedDict):
 
 @contextmanager
 def write_beside(atlas: Atlas) -> Iterator[None]:
-    """Locks an opened atlas's folder; raises AtlasBusy if another process writes it, or the atlas was replaced."""
+    """Locks an opened atlas's folder."""
     with lock_folder(atlas.path):
         if atlas.is_replaced():
             raise AtlasBusy(f"{atlas.path} was mined again while it was being read; run the command again")
@@ -57,7 +57,6 @@ def record_hashes(atlas: Atlas, side: str, paths: Iterable[str]) -> None:
     """Writes the hashes of `paths` (relative to the atlas) into the manifest of the folder `side`.
 
     Keeps entries of other files that exist and were made from this atlas. The caller holds the lock.
-    Raises StoreFailed.
     """
     directory = atlas.path
     folder = directory / side
@@ -88,7 +87,7 @@ def check_replaceable(directory: Path, is_own: Callable[[Path], bool], what: str
 
 
 def read_pairs(path: Path) -> list[Pair]:
-    """The pairs of a saved comparison. Raises AtlasDamaged for what `compare --save` does not write."""
+    """The pairs of a saved comparison."""
     document = read_object(path)
     pairs = document.get("pairs", [{name: one for name, one in document.items() if name != "made_by"}])
     try:

@@ -162,7 +162,7 @@ class Manifest(Mapping[str, Any]):
 
     @staticmethod
     def of(document: Mapping[str, Any]) -> "Manifest":
-        """The manifest in a JSON object. Raises AtlasDamaged, naming the first fault."""
+        """The manifest in a JSON object."""
         if fault := unwritable(document):
             raise AtlasDamaged(fault)
         try:

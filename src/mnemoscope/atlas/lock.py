@@ -26,10 +26,7 @@ _NO_LOCKS = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS)
 
 @contextmanager
 def lock_folder(directory: Path) -> Iterator[None]:
-    """Locks `directory` for writing, makes it where it is missing, and removes half-written files of a killed writer.
-    Raises AtlasBusy, naming the other process, without waiting; AtlasDamaged if the lock or a folder is a symbolic
-    link; StoreFailed.
-    """
+    """Locks `directory` for writing, makes it if missing, and removes half-written files of a killed writer."""
     new = not directory.exists()
     make_folder(directory)
     refuse_links(directory)

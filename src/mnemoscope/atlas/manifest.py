@@ -103,7 +103,7 @@ def work_of(begun: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 
 def shared_run_of(directory: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The document of the run for workers in the folder, and what they share. Raises AtlasNotFound."""
+    """The document of the run for workers in the folder, and what they share."""
     begun = unfinished_plan(directory)
     work = work_of(begun)
     if begun is None or work is None:
@@ -132,8 +132,7 @@ def files_beside(directory: Path, side: str, atlas: str) -> dict[str, Any]:
 
 def seal(directory: Path, manifest: dict[str, Any]) -> None:
     """Makes the folder an atlas: adds schema, package version and the hash of every mined table, and writes it last.
-    Raises AtlasDamaged, ValueError for numbers that are not finite. With a `part` the files of `state/` are covered
-    too.
+    With a `part` the files of `state/` are covered too.
     """
     covered = [path for path in table_files(directory) if (found := place(path)) and found[0].mined]
     if "part" in manifest:
@@ -154,9 +153,7 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def read_sealed(directory: Path) -> tuple[Manifest, str]:
-    """The manifest of a finished atlas (or part), and the sha256 of its bytes. Raises AtlasNotFound, AtlasUnfinished,
-    AtlasTooNew, AtlasDamaged.
-    """
+    """The manifest of a finished atlas (or part), and the sha256 of its bytes."""
     manifest, hash = read_claimed(directory)
     try:
         return Manifest.of(manifest), hash

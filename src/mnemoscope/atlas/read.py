@@ -119,7 +119,7 @@ class Atlas(Tables):
     def __getitem__(self, key: Any) -> Any:
         """A memory: `atlas["L3.M17"]`, `atlas["L3N17"]`, `atlas["3.17"]`, `atlas[3, 17]`; a layer: `atlas[3]`; the
         mined ones of some layers: `atlas[3:5]`. A number counts the memories of experts through: `atlas[3, 17]` may be
-        L3.E0.M17. Raises MemoryIdError for anything else, and for what the atlas does not have.
+        L3.E0.M17.
         """
         if isinstance(key, MemoryId):
             return Memory(self, key)
@@ -238,7 +238,7 @@ class AtlasLayer:
         return (Memory(self._atlas, self._atlas.name(self.number, number)) for number in range(self._count))
 
     def __getitem__(self, memory: int) -> "Memory":
-        """The memory of this number, experts' memories counted through; raises MemoryIdError."""
+        """The memory of this number, experts' memories counted through."""
         return self._atlas[self.number, memory]
 
     def table(self, name: str | None = None) -> pl.DataFrame:

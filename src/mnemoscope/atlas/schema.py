@@ -395,7 +395,7 @@ report/figures/; files of later versions' questions are an atlas's own because t
 
 
 def question_named(name: str) -> str:
-    """The question of a name, or of a figure, such as `figure4`, `Fig. 4` or `B1`. Raises OptionError."""
+    """The question of a name, or of a figure, such as `figure4`, `Fig. 4` or `B1`."""
     figures = {f"fig{number}": one for number, one in enumerate(THE_PAPERS, 2)}
     figures |= {f"b{number}": one for number, one in enumerate(BEYOND, 1)}
     short = re.sub("[ ._-]", "", name.lower()).replace("figure", "fig").replace("figb", "b")
@@ -415,7 +415,7 @@ def check_optional(tables: Sequence[str]) -> None:
 
 
 def table_kind(name: str) -> TableKind:
-    """The table of that name; raises OptionError."""
+    """The table of that name."""
     if name not in TABLES:
         raise OptionError(f"{name!r} is not a table of an atlas; the tables are {', '.join(sorted(TABLES))}")
     return TABLES[name]

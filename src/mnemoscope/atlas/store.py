@@ -15,7 +15,7 @@ from mnemoscope.foundation.files import write_bytes
 def write_table(path: Path, table: pa.Table | Mapping[str, Any], *, name: str, provenance: Provenance) -> None:
     """Writes rows (a pyarrow table, or columns: lists, numpy or pyarrow arrays) of table `name`; the same rows give the
     same bytes. Masked entries are nulls, and an array of two axes is one list per row. Columns beyond the schema follow
-    the known ones. Raises ValueError for a missing column, a wrong type or a forbidden null.
+    the known ones.
     """
     kind = TABLES[name]
     columns = kind.columns_beside(table.column_names if isinstance(table, pa.Table) else list(table))

@@ -41,7 +41,7 @@ class Contrast:
 def choose_contrast(
     model: LanguageModel, prompt: str, *, target: str | None, against: str | None, position: int | None = None
 ) -> Contrast:
-    """The model's own best tokens stand in for answers that are not given. Raises PromptError."""
+    """The model's own best tokens stand in for answers that are not given."""
     tokens = model.prompt_tokens(prompt)
     place = choose_position(len(tokens), position)
     tokens = tokens[: place + 1]

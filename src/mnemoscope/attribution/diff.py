@@ -142,7 +142,7 @@ def diff(
 
 
 def second_model(model: LanguageModel, other: LanguageModel | str | None, adapter: str | Path | None) -> LanguageModel:
-    """The model that is compared. Raises what loading raises, and ModelDiffers."""
+    """The model that is compared."""
     opening = replace(model.opening, adapter=None if adapter is None else str(adapter))
     if isinstance(other, LanguageModel):
         second = other

@@ -69,7 +69,7 @@ def direct_effects(
     heads: bool = False,
 ) -> DirectEffects:
     """The effects at some columns of a framed text of `tokens`, on the logits that `directions` makes of the final
-    stream `[row, hidden]`. Raises ModelUnsupported for a head that is not one matrix.
+    stream `[row, hidden]`.
     """
     check_head(model)
     attention = find_attention(model)

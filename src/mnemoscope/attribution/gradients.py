@@ -20,9 +20,7 @@ from mnemoscope.models.modules.taps import Taps
 
 
 def prompt_gradients(model: LanguageModel, ids: Tensor, difference: LogitDifference) -> list[tuple[Tensor, Tensor]]:
-    """By layer the coefficients m and dF/dm `[column, memory]` of one prompt. Raises OptionError where memory runs out,
-    and ModelUnsupported.
-    """
+    """By layer the coefficients m and dF/dm `[column, memory]` of one prompt."""
     with _memory_told(ids):
         found = coefficient_gradients(model, ids, lambda final: difference.of(final[:, model.reading.last]))
     return [(coefficients[0], gradient[0]) for coefficients, gradient in found.values()]
@@ -33,8 +31,7 @@ def coefficient_gradients(
 ) -> dict[int, tuple[Tensor, Tensor]]:
     """By layer the coefficients m and dF/dm, each `[batch, position, memory]`, on the CPU, or `[batch, memory]` at one
     column of each row. `difference` gives F from the final stream `[batch, position, hidden]`; it is summed over rows,
-    which are independent. Raises ModelUnsupported where the network has no gradient, and RuntimeError or MemoryError
-    where memory runs out.
+    which are independent.
     """
     leaves: dict[int, list[tuple[Tensor, Tensor]]] = {layer: [] for layer in range(model.sizes.layers)}
     final: list[Tensor] = []
@@ -74,7 +71,7 @@ def written_gradients(
     model: LanguageModel, ids: Tensor, difference: LogitDifference, layers: Sequence[int]
 ) -> dict[int, Tensor]:
     """By layer dF/dm `[column, memory]` from what the memories' values would add, so also where no token is routed to
-    their experts. Raises as `prompt_gradients` does.
+    their experts.
     """
     added: dict[tuple[int, int], Tensor] = {}
     final: list[Tensor] = []
@@ -100,7 +97,7 @@ def written_gradients(
 
 @contextmanager
 def _with_gradients(model: LanguageModel) -> Iterator[None]:
-    """Records gradients; raises ModelUnsupported where the network has none."""
+    """Records gradients."""
     try:
         with torch.inference_mode(False), torch.enable_grad():
             yield

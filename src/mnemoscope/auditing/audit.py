@@ -131,7 +131,7 @@ print(audit(model, [text], AuditOptions({arguments}){beside}))
 
 
 def string_tokens(model: LanguageModel, text: str) -> list[int]:
-    """The tokens of a string. Raises PromptError for one token, or more than the context."""
+    """The tokens of a string."""
     try:
         tokens = model.prompt_tokens(text)
     except PromptError as error:

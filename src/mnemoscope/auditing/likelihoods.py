@@ -41,7 +41,7 @@ class Likelihood:
 
 
 def likelihoods(model: LanguageModel, texts: Sequence[Tokens], *, tick: Tick = lambda: None) -> list[Likelihood]:
-    """The likelihood of every text, as its own tokens; `tick` is called before each forward. Raises NotFinite."""
+    """The likelihood of every text, as its own tokens; `tick` is called before each forward."""
     results: list[Likelihood | None] = [None] * len(texts)
     for chosen in _groups(texts, model, rows=rows_within(BUDGET.prompt_scores, model.sizes.vocabulary)):
         tick()

@@ -154,7 +154,7 @@ def one_prompt_or_file(prompt: str | None, prompts: Path | None, **alone: object
 
 
 def check_folder(out: Path) -> str:
-    """What is in the folder (`Occupancy`); raises AtlasExists for what is not an atlas."""
+    """What is in the folder (`Occupancy`)."""
     if not out.exists():
         return "free"
     from mnemoscope.atlas.folder import occupancy

@@ -84,9 +84,7 @@ class Driver:
         self._context.progress(WORKER, 0, None, worker_note(name, "started"))
 
     def read_text(self) -> tuple[str, ...]:
-        """Has the text read; returns the files of all workers' states, relative to the atlas. Raises MiningError (no
-        worker can work), PartsDiffer (devices of different kinds), Interrupted.
-        """
+        """Has the text read; returns the files of all workers' states, relative to the atlas."""
         noted = self._context.work / _STATES_TO_MERGE
         # Noted when the text was done, after which no state changes.
         states: list[str] | None = read_object(noted).get("states")

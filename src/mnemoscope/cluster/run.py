@@ -56,8 +56,7 @@ def mine_with_workers(
 ) -> Path:
     """Mines with workers; returns the folder of the finished atlas. Resumes with any number of workers. Every byte is
     that of one process with as many threads as a worker. With `prepare` it only reads the text and settles the plan in
-    the folder, for workers started by hand or by a scheduler. Raises what `mine` raises, and MiningError if no worker
-    can work.
+    the folder, for workers started by hand or by a scheduler.
     """
     directory = Path(out)
     if prepare:

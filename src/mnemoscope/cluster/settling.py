@@ -53,7 +53,7 @@ def settle_run(
     mixed_devices: bool = False,
     patience: float = PATIENCE,
 ) -> SettledRun:
-    """Begins or resumes the run. Raises PlanDiffers, StoreFailed, and what reading a text raises."""
+    """Begins or resumes the run."""
     directory, model = context.directory, inputs.model
     text = settle_text(context, inputs, options)
     plan, hashed = text.plan, hash_of_text(directory)

@@ -42,7 +42,7 @@ class SharedRun:
 
     @classmethod
     def read(cls, directory: Path) -> "tuple[MiningPlan, Self]":
-        """The plan and the settings of the run in this folder; raises AtlasNotFound, PlanDiffers."""
+        """The plan and the settings of the run in this folder."""
         begun, work = shared_run_of(directory)
         try:
             return MiningPlan.from_document(begun["plan"], directory), cls(**work)
@@ -58,7 +58,7 @@ class SharedRun:
         return first, min(first + self.lease_batches, self.batches)
 
     def open_text(self, directory: Path, plan: MiningPlan) -> TokenizedCorpus:
-        """The tokenized text; raises PartsDiffer if it is not the one that the run was begun with."""
+        """The tokenized text."""
         if hash_of_text(directory) != self.text:
             raise PartsDiffer(
                 f"the text in {directory} is not the one that this run was prepared with; copy the prepared folder"

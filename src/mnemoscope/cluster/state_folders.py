@@ -30,7 +30,7 @@ class StateFolder:
         self.state = self.path / CHECKPOINT
 
     def make(self) -> None:
-        """The folder must be new; raises StoreFailed."""
+        """The folder must be new."""
         make_folder(self.path.parent)
         with storing(self.path):
             self.path.mkdir()
@@ -47,7 +47,7 @@ class StateFolder:
         return False
 
     def save(self, data: bytes) -> None:
-        """Writes the state atomically; raises WorkerClosed, StoreFailed."""
+        """Writes the state atomically."""
         temporary = self.path / f".{CHECKPOINT}.mnemoscope-tmp"
         for _ in range(_LOOKS):
             with storing(self.state), suppress(FileNotFoundError):
@@ -70,7 +70,7 @@ class StateFolder:
         raise WorkerClosed(f"{self.path.name} was silent for too long, and its work was given to others")
 
     def close(self, directory: Path) -> bool:
-        """Ends saving here; returns whether this call did it. Raises StoreFailed."""
+        """Ends saving here; returns whether this call did it."""
         closed = directory / CLOSED / self.path.name
         make_folder(closed.parent)
         with storing(closed):

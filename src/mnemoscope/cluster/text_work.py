@@ -56,9 +56,7 @@ class TextWork:
         """Since when another worker is waited for, and its batches counted then."""
 
     def run(self) -> None:
-        """Works until every lease is done, or it is asked to stop; ends with everything saved. Raises WorkerClosed
-        (taken for dead: nothing unsaved counts), NotFinite, StoreFailed.
-        """
+        """Works until every lease is done, or it is asked to stop; ends with everything saved."""
         while not self._context.stop() and self.step():
             pass
         self.end()

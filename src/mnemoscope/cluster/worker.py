@@ -57,8 +57,7 @@ def work(
     finished.
 
     `name` is new (`new_name`). `model` is needed if the plan's has moved, `opening` is how it is opened here, `device`
-    what it runs on; `text_only` ends after the text. Raises PartsDiffer (another model, text, library or device than
-    the plan's), AtlasNotFound, StoreFailed, NotFinite.
+    what it runs on; `text_only` ends after the text.
     """
     if not _NAME.fullmatch(name):
         raise OptionError(f"{name!r} is not a name for a worker; use letters, digits and -")

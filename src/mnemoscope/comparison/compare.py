@@ -146,9 +146,7 @@ _NOTED = ("torch", "transformers", "tokenizers", "sentencex", "dtype", "device",
 
 
 def check_comparable(first: Atlas, second: Atlas) -> str:
-    """Returns what else the plans differ in, in words. Raises AtlasesDiffer with the first difference that forbids a
-    comparison, AtlasUnfinished for a part.
-    """
+    """Returns what else the plans differ in, in words."""
     for atlas in (first, second):
         if part := atlas.manifest.part:
             raise AtlasUnfinished(f"{atlas.path} is {part}; join all parts with `mnemoscope merge`, then compare")
@@ -189,7 +187,7 @@ Samples = NDArray[np.float32]
 def excess_correlations(first: Atlas, second: Atlas, *, seed: int, progress: Progress) -> pl.DataFrame:
     """For each memory of the first with enough samples: layer, memory, other (the memory of the second that it
     correlates with most), correlation, control (the largest correlation after a rotation within the second's layers),
-    excess, universal. Raises AtlasesDiffer where the sampled prefixes are not the same.
+    excess, universal.
     """
     if not first.table("background").equals(second.table("background")):
         raise AtlasesDiffer(f"{first.path} and {second.path} have samples of different prefixes; mine with one --seed")

@@ -14,7 +14,7 @@ from mnemoscope.tracing.scoring.scores import require_model_of
 
 
 def open_models(models: Sequence[LanguageModel | str], atlases: Sequence[Atlas]) -> list[LanguageModel]:
-    """The models, opened as their atlases say. Raises ModelDiffers, and what loading raises."""
+    """The models, opened as their atlases say."""
     opened = []
     for model, atlas in zip(models, atlases, strict=True):
         if not isinstance(model, LanguageModel):

@@ -74,7 +74,7 @@ def flush(path: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Makes `folder` and its missing parents so that they survive a power cut; raises StoreFailed."""
+    """Makes `folder` and its missing parents so that they survive a power cut."""
     with storing(folder):
         missing = [place for place in (folder, *folder.parents) if not place.exists()]
         folder.mkdir(parents=True, exist_ok=True)
@@ -85,7 +85,7 @@ def make_folder(folder: Path) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Opens a binary file that becomes `path` if the block succeeds and leaves no trace if not; raises StoreFailed."""
+    """Opens a binary file that becomes `path` if the block succeeds and leaves no trace if not."""
     make_folder(path.parent)
     # A process of another machine with the same number may write the same file now.
     temporary = path.parent / f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}.mnemoscope-tmp"
@@ -127,7 +127,7 @@ def refuse_endless(path: Path) -> None:
 
 
 def read_regular(path: Path) -> bytes:
-    """What a file holds; raises OSError, as `refuse_endless` does."""
+    """What a file holds."""
     refuse_endless(path)
     return path.read_bytes()
 

@@ -45,7 +45,7 @@ class Intervention:
 
     @staticmethod
     def parse(text: str) -> "Intervention":
-        """The intervention of `text`; raises InterventionError for anything else."""
+        """The intervention of `text`."""
         match = _FORM.fullmatch(text)
         try:
             if match is None or not text.isascii():  # float() reads digits of other scripts
@@ -75,7 +75,7 @@ Interventions = (
 
 
 def interventions_of(given: Interventions, *, how: How = "set", at: At = "all") -> tuple[Intervention, ...]:
-    """The changes, in order; `how` and `at` apply to bare numbers. Raises InterventionError."""
+    """The changes, in order; `how` and `at` apply to bare numbers."""
     if given is None:
         return ()
     if isinstance(given, str):

@@ -89,8 +89,8 @@ def extend(
 
 
 def _ordered_names(tables: Sequence[str]) -> list[str]:
-    """The tables named, each once, in the order in which they are made; if none is named all but `samples`, which is
-    as large as the triggers, and `random`, for which the text is read again. Raises OptionError.
+    """The tables named, each once, in the order in which they are made; if none is named all but `samples`, which is as
+    large as the triggers, and `random`, for which the text is read again.
     """
     check_optional(tables)
     return [name for name in OPTIONAL_TABLES if (name in tables if tables else name not in ("samples", "random"))]

@@ -80,7 +80,7 @@ def merge(
 def _begin(
     directory: Path, plan: MiningPlan, manifests: list[Manifest], paths: Mapping[str, str], *, force: bool
 ) -> list[dict[str, str]]:
-    """Begins or resumes the merged atlas; returns the library versions used. Raises PlanDiffers."""
+    """Begins or resumes the merged atlas; returns the library versions used."""
     begun = unfinished_plan(directory)
     differs = difference(plan, begun, directory, part=None, otherwise="; choose another folder, or --force")
     if differs and not force:
@@ -94,7 +94,7 @@ def _begin(
 
 
 def _complete(folders: list[Path]) -> list[Manifest]:
-    """The manifests of the parts; raises PartsDiffer unless they are all parts of one plan."""
+    """The manifests of the parts."""
     if not folders:
         raise OptionError("merge needs the folders of the parts")
     manifests = [read_manifest(folder) for folder in folders]

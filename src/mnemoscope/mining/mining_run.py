@@ -77,7 +77,7 @@ class MiningRun:
             return False
 
     def write(self, name: str, columns: Mapping[str, Any], layer: int | None = None) -> None:
-        """Memories are counted through their layers; raises StoreFailed."""
+        """Memories are counted through their layers."""
         stored = with_experts(columns, self.model.numberings, layer)
         write_table(self.path(name, layer), stored, name=name, provenance=self.provenance)
 
@@ -87,7 +87,7 @@ class MiningRun:
         return counted_through(stored, numberings, layer)
 
     def note(self, stage: str, facts: Mapping[str, Any]) -> None:
-        """Saves facts for later stages and the manifest; raises StoreFailed."""
+        """Saves facts for later stages and the manifest."""
         write_json(_facts_path(self.context.work, stage), {**facts, "plan": self.plan.hash()})
 
     def layer_state(self, layer: int) -> MiningState:
@@ -97,7 +97,7 @@ class MiningRun:
         return state
 
     def merge_layer(self, layer: int) -> None:
-        """Merges one layer of all states into a file. Raises AtlasDamaged, PartsDiffer, StoreFailed."""
+        """Merges one layer of all states into a file."""
         if len(self.states) > 1:
             whole = self._empty_state(layer)
             for path in self.states:
@@ -117,7 +117,7 @@ def columns_of(rows: pa.Table) -> dict[str, Any]:
 
 
 def read_note(work: Path, stage: str, plan: MiningPlan) -> dict[str, Any]:
-    """The facts that a stage noted; raises MiningError if there are none of this plan."""
+    """The facts that a stage noted."""
     path = _facts_path(work, stage)
     facts = read_object(path)
     if facts.pop("plan", None) != plan.hash():

@@ -152,7 +152,7 @@ def begun_threads(directory: Path, options: MiningOptions) -> int | None:
 
 
 def _device(directory: Path, options: MiningOptions) -> str:
-    """The device asked for; for `auto`, that of the run in the folder. Raises OptionError."""
+    """The device asked for; for `auto`, that of the run in the folder."""
     planned = {} if options.force and unfinished_plan(directory) is None else plan_of(directory)
     if options.device != AUTO or not planned:
         return options.device

@@ -137,7 +137,7 @@ class SettledText:
 
 def is_finished(context: RunContext, inputs: RunInputs, options: MiningOptions) -> bool:
     """Whether the locked folder is a finished atlas of this model, text and plan, which is then said. The text is read
-    for that, the model is not run. Raises AtlasExists for a finished atlas of others, without `force`.
+    for that, the model is not run.
     """
     directory = context.directory
     if options.force or occupancy(directory) != "finished":
@@ -167,9 +167,7 @@ def is_finished(context: RunContext, inputs: RunInputs, options: MiningOptions) 
 
 
 def settle_text(context: RunContext, inputs: RunInputs, options: MiningOptions) -> SettledText:
-    """Prepares the text in the locked folder, which is then begun with the complete plan. Raises PlanDiffers for a
-    folder begun with another plan (without `force`), and what reading a text raises.
-    """
+    """Prepares the text in the locked folder, which is then begun with the complete plan."""
     directory, checkpoint, plan = context.directory, context.work / CHECKPOINT, inputs.plan
     part = None if options.share is None else list(options.share)
     otherwise = f", now {part}; choose another folder"
@@ -223,7 +221,7 @@ def prepare_again(
     context: RunContext, model: LanguageModel, plan: MiningPlan, texts: Mapping[str, str]
 ) -> TokenizedCorpus:
     """The text of a finished atlas, tokenized again in the work folder; `texts` are those of `corpus` and `validation`
-    that have moved. Raises PlanDiffers for another text, and what reading a text raises.
+    that have moved.
     """
     paths = mined_from(context.directory) | {
         name: as_mined(context.directory, name, given) for name, given in texts.items()
@@ -282,7 +280,7 @@ def paths_of(model: LanguageModel) -> dict[str, str]:
 
 
 def encoder_of(model: LanguageModel, like: MiningOptions | MiningPlan) -> tuple[Encoder, str, Render | None]:
-    """The encoder of a run's texts, its fingerprint, and the renderer of chats, if any. Raises ModelUnsupported."""
+    """The encoder of a run's texts, its fingerprint, and the renderer of chats, if any."""
     ids = like.ids_field is not None
     if is_chat(like.text_field) and not ids:
         chat = ChatReader(model)
@@ -318,7 +316,7 @@ def _prepare(context: RunContext, inputs: RunInputs, plan: MiningPlan) -> Tokeni
 
 
 def _prove_rows(model: LanguageModel, copy: TokenizedCorpus) -> None:
-    """Proves the model on rows beyond its boundaries if the text has any; raises ModelUnsupported."""
+    """Proves the model on rows beyond its boundaries if the text has any."""
     texts = [copy, *([copy.validation] if isinstance(copy.validation, TokenizedCorpus) else [])]
     longest = max(int(text.lengths.max(initial=0)) for text in texts)
     prove_long_rows(model, model.reading.columns(longest))

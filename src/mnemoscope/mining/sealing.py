@@ -45,8 +45,7 @@ def seal_run(
     keep_work: bool = False,
 ) -> None:
     """Seals the folder as an atlas, or a part, when all stages are done. `facts` are `model_facts`, `counts` those of
-    the text, `versions` those of `all_versions`. Raises MiningError if a stage is not done, AtlasUnfinished if a
-    layer's patterns are missing (the atlas is sealed then), Interrupted, StoreFailed.
+    the text, `versions` those of `all_versions`.
     """
     directory, work = context.directory, context.work
     context.progress(SEALING, 0, None, "")
@@ -100,7 +99,7 @@ def seal_run(
 
 
 def add_patterns(directory: Path) -> None:
-    """Joins the patterns of all layers in the sealed atlas. Raises Interrupted, StoreFailed, AtlasUnfinished."""
+    """Joins the patterns of all layers in the sealed atlas."""
     left = f"{directory} is finished but for its patterns, which {patterns_command(directory)} makes"
     try:
         join_patterns(open_atlas(directory))

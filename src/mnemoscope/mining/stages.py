@@ -95,7 +95,7 @@ def mined_stages(plan: MiningPlan) -> tuple[Stage, ...]:
 
 
 def run_stages(run: MiningRun, stages: Iterable[Stage]) -> None:
-    """Does all units of the stages in order and resumes saved work. Raises what stages raise, Interrupted."""
+    """Does all units of the stages in order and resumes saved work."""
     for stage in stages:
         count = stage.count(len(run.plan.layers), run.pieces)
         for number in range(count):
@@ -108,7 +108,7 @@ def run_stages(run: MiningRun, stages: Iterable[Stage]) -> None:
 
 
 def run_unit(run: MiningRun, stage: Stage, number: int) -> None:
-    """Does unit `number` (0-based). Raises MiningError, AtlasDamaged, NotFinite, StoreFailed."""
+    """Does unit `number` (0-based)."""
     count = stage.count(len(run.plan.layers), run.pieces)
     if not 0 <= number < count:
         raise MiningError(f"stage {stage.name} has no task {number}, only {count}")

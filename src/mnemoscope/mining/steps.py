@@ -60,7 +60,7 @@ class RunContext:
 def run_checkpointed(
     context: RunContext, numbers: Sequence[int], take: Callable[[int], None], save_state: Callable[[], None]
 ) -> None:
-    """Takes the steps in order, saves now and then and at the end. Raises Interrupted (state saved), StoreFailed."""
+    """Takes the steps in order, saves now and then and at the end."""
     with Checkpoints(save_state, every=context.checkpoint_every) as checkpoints:
         for number in numbers:
             take(number)
@@ -96,7 +96,7 @@ class PlannedSteps:
     around: Callable[[], AbstractContextManager[object]] = nullcontext
 
     def take(self, number: int) -> bool:
-        """Takes one cut, shared among the team; returns whether memory held it whole. Raises MiningError."""
+        """Takes one cut, shared among the team; returns whether memory held it whole."""
 
         def share_out(items: slice) -> None:
             self.team.run([partial(self.step, part) for part in even_parts(items, self.team.size)])
@@ -119,8 +119,7 @@ def is_unanswered(array: NDArray[Any]) -> NDArray[np.bool_]:
 
 def run_piece(context: RunContext, steps: PlannedSteps, number: int = 0, *, of: int = 1) -> None:
     """Takes the steps of piece `number` (0-based) that no earlier run has taken, and saves their answers; drops what
-    `steps.answers` held. Two processes may do one piece at the same time. Raises Interrupted, StoreFailed, MiningError
-    (an item that does not fit alone).
+    `steps.answers` held. Two processes may do one piece at the same time.
     """
     numbers, path, inputs = _piece(context, steps, number, of)
     cuts = steps.cuts[numbers.start : numbers.stop] or [slice(0, 0)]

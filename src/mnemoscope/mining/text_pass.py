@@ -29,14 +29,14 @@ class TextReader:
         self._reader = BatchReader(model, state, everywhere=everywhere, never=never, one_in=one_in)
 
     def take(self, number: int) -> int:
-        """Counts one batch; returns the number of its tokens. Raises NotFinite (nothing of it is counted)."""
+        """Counts one batch; returns the number of its tokens."""
         batch = self._loader(number)
         if not self._reader.read(batch):
             self.state.halved.append(number)
         return batch.tokens
 
     def serialise(self) -> bytes:
-        """The state as a file; raises NotFinite."""
+        """The state as a file."""
         self._reader.check()
         return self.state.serialise(plan=self._plan_hash)
 
@@ -51,8 +51,7 @@ def read_text(
     random_alone: bool = False,
 ) -> Path:
     """Runs the model over all batches of the text (or of its `share`) and returns the saved state, with `random_alone`
-    one of the random firings only; resumes one. Raises NotFinite (nothing of that batch counted), Interrupted (state
-    saved), StoreFailed.
+    one of the random firings only; resumes one.
     """
     seed = plan.seed if random_alone else plan.random_seed
     shape = StateShape.of(model, keep=plan.triggers, layers=plan.layers, random=seed, alone=random_alone)

@@ -238,7 +238,7 @@ class ObjectInUse:
             yield
 
     def _join(self, compare: bool) -> bool:
-        """Joins the present holders; returns False without any. Raises ModelChanged if the network has changed."""
+        """Joins the present holders; returns False without any."""
         with self._lock:
             if not self._users:
                 return False
@@ -258,7 +258,7 @@ class ObjectInUse:
             self._users -= 1
 
     def _settle(self, model: object, compare: bool) -> None:
-        """Updates what is known of the network, reading it anew if needed; raises ModelChanged."""
+        """Updates what is known of the network, reading it anew if needed."""
         now = ObjectState.of(self._network)
         what = self._state.difference(now, busy=False) or ("hooks" if self._first_hooks - now.hooks else "")
         if compare and now.hooks - self._known_hooks:

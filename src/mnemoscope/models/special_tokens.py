@@ -18,7 +18,7 @@ _DAY = {"%d": "26", "%-d": "26", "%b": "Jul", "%B": "July", "%m": "07", "%Y": "2
 
 
 def special_tokens(model: LanguageModel) -> frozenset[int]:
-    """The tokens that are marked special, end a text or fill it up; raises OptionError without a tokenizer."""
+    """The tokens that are marked special, end a text or fill it up."""
     if not isinstance(model.reader, Tokens | PythonTokens):
         raise OptionError(f"skip_special: no tokenizer says which tokens of {model.spec!r} are special; leave it out")
     return frozenset(model.reader.special()) | model.ends | ({model.padding} - {None})  # type: ignore[operator]

@@ -26,7 +26,7 @@ def kind_below_zero(label: pl.Expr) -> pl.Expr:
 
 
 def write_labels(atlas: Atlas) -> str:
-    """Writes labels.parquet, of an atlas whose patterns are written; returns its path there. Raises StoreFailed."""
+    """Writes labels.parquet, of an atlas whose patterns are written; returns its path there."""
     found = atlas.table("patterns").filter(pl.col("pattern") == 0)
     patterns = {(layer, memory): text for layer, memory, text in found.select("layer", "memory", "description").rows()}
     rows = [row for layer in atlas.layers for row in _of_layer(atlas, layer, patterns)]

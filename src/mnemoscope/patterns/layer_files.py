@@ -28,7 +28,7 @@ _WORDS, _LAYER = f"{WORK}/pattern-words.json", f"{WORK}/patterns-{{:03d}}.parque
 
 
 def write_patterns(atlas: Atlas, *, progress: Progress = ignore_progress) -> int:
-    """Writes patterns.parquet; returns the number of patterns. Raises AtlasUnfinished, AtlasDamaged, StoreFailed."""
+    """Writes patterns.parquet; returns the number of patterns."""
     total, done = sum(atlas.memories(layer) for layer in atlas.layers), 0
     progress("patterns", 0, total, "memories")
     finder = PatternFinder(atlas)
@@ -41,7 +41,7 @@ def write_patterns(atlas: Atlas, *, progress: Progress = ignore_progress) -> int
 
 
 def store_patterns(atlas: Atlas, columns: Mapping[str, Any]) -> int:
-    """Writes patterns.parquet and labels.parquet; returns the number of patterns. Raises StoreFailed."""
+    """Writes patterns.parquet and labels.parquet; returns the number of patterns."""
     kind = TABLES["patterns"]
     write_table(atlas.path / kind.path(), columns, name=kind.name, provenance=atlas.manifest.provenance)
     record_hashes(atlas, "analyses", [kind.path(), write_labels(atlas)])
@@ -68,7 +68,7 @@ def write_layer_patterns(atlas: Atlas, layer: int, finder: PatternFinder) -> Non
 
 
 def join_patterns(atlas: Atlas) -> int:
-    """Writes patterns.parquet from all layers' files; returns the number of patterns. Raises AtlasUnfinished."""
+    """Writes patterns.parquet from all layers' files; returns the number of patterns."""
     whole = pa.concat_tables([_read(atlas, layer) for layer in atlas.layers])
     return store_patterns(atlas, dict(zip(whole.column_names, whole.columns, strict=True)))
 

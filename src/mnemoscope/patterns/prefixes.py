@@ -58,7 +58,7 @@ class PrefixBatch:
 
 
 def read_prefixes(atlas: Atlas, sentence: Integers, *, position: Integers, lexicon: Lexicon) -> PrefixBatch:
-    """The prefixes `tokens[0..position]` of `sentence`. Raises AtlasDamaged for an impossible position or token."""
+    """The prefixes `tokens[0..position]` of `sentence`."""
     runs, first, end = _runs(atlas, sentence, position=position, lexicon=lexicon)
     features, words = (pairs(runs, first, end=end, lexicon=lexicon) for pairs in (_features, _words))
     return PrefixBatch(runs, first, end, features, words)

@@ -78,18 +78,14 @@ def make_answer(atlas: Atlas, question: str) -> AnswerFiles:
 
 
 def judgements_hash(atlas: Atlas, question: str) -> str | None:
-    """The sha256 of the present judgements; None without any. Raises AnnotationError for judgements of another atlas,
-    AtlasDamaged, AtlasBusy.
-    """
+    """The sha256 of the present judgements; None without any."""
     read = load_question(question).judgements
     rows = None if read is None else read(atlas)
     return None if rows is None else hashlib.sha256(json.dumps(rows.rows(), default=str).encode()).hexdigest()
 
 
 def write(atlas: Atlas, questions: Sequence[str]) -> dict[str, Document]:
-    """Writes answers into the atlas and returns their documents; computes all before it writes the first. Raises what
-    `answer` raises, AtlasBusy if another process writes or the folder now holds another atlas, StoreFailed.
-    """
+    """Writes answers into the atlas and returns their documents; computes all before it writes the first."""
     answers = {question: make_answer(atlas, question) for question in questions}
     _store(atlas, answers)
     return {question: made.document for question, made in answers.items()}
@@ -125,9 +121,7 @@ def write_all(atlas: Atlas, *, progress: Progress = ignore_progress) -> Answers:
 
 
 def read_only_answers(atlas: Atlas, questions: Sequence[str], *, anew: bool = False) -> Answers:
-    """The stored answers of an atlas that cannot be written. Raises StoreFailed for one that would have to be, as all
-    have if `anew`, and AtlasUnfinished if there is none.
-    """
+    """The stored answers of an atlas that cannot be written."""
     refuse_part(atlas)
     stored = _read_answers(atlas)
     lacking = [question for question in questions if anew or not _is_current(atlas, question, stored[question])]
@@ -161,8 +155,7 @@ def with_patterns(
     atlas: Atlas, questions: Sequence[str], *, anew: bool = False, progress: Progress = ignore_progress
 ) -> Atlas:
     """Finds patterns if `anew`, or if a question needs them and patterns.parquet is missing or without its hash in the
-    manifest; returns the atlas, reopened if so. Raises AtlasBusy while another process writes, and what
-    `write_patterns` raises.
+    manifest; returns the atlas, reopened if so.
     """
     refuse_part(atlas)
     needed = any(load_question(question).needs_patterns for question in questions)
@@ -180,8 +173,7 @@ def outdated_by_patterns(atlas: Atlas) -> tuple[str, ...]:
 
 def load_answers(atlas: Atlas, *, keep: bool = True, progress: Progress = ignore_progress) -> LoadedAnswers:
     """Every answer; missing and outdated ones are computed and stored. With `keep` False, one that cannot be stored
-    (read-only folder) is still returned. Raises AtlasUnfinished for a part, AnnotationError for judgements of another
-    atlas, AtlasDamaged, AtlasBusy, StoreFailed.
+    (read-only folder) is still returned.
     """
     stored = _read_answers(atlas)
     without = [question for question in stored if lacks_tables(atlas, question)]
@@ -223,7 +215,7 @@ def _remedy(atlas: Atlas, question: str) -> str:
 
 
 def answers_with(atlas: Atlas, question: str) -> dict[str, Answer]:
-    """The stored answers with a current one of `question`, which is not stored. Raises what `answer` raises."""
+    """The stored answers with a current one of `question`, which is not stored."""
     contents = _read_answers(atlas)
     made = None if _is_current(atlas, question, contents.get(question, ())) else make_answer(atlas, question)
     stored = {one: made if one == question and made else _parse(own) if own else None for one, own in contents.items()}

@@ -19,7 +19,7 @@ def room_of(question: str) -> str:
 
 
 def question_module(question: str) -> ModuleType:
-    """The module with QUESTION and `answer`. Raises OptionError."""
+    """The module with QUESTION and `answer`."""
     question = question_named(question)
     return import_module(f"mnemoscope.questions.{room_of(question)}.{question}")
 

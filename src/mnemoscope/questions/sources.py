@@ -70,7 +70,7 @@ def refuse_part(atlas: Atlas) -> None:
 
 
 def read_layers(atlas: Atlas, name: str) -> pl.DataFrame:
-    """A table of all mined layers with a column `layer`. Raises what `require_table` raises."""
+    """A table of all mined layers with a column `layer`."""
     return pl.concat(
         require_table(atlas, name, layer=layer).with_columns(layer=pl.lit(layer, pl.Int16)) for layer in atlas.layers
     )
@@ -98,7 +98,7 @@ def projection(atlas: Atlas, *names: str) -> dict[str, str]:
 def values(atlas: Atlas) -> pl.DataFrame:
     """One row per memory of the mined layers. Columns: layer, memory, top (token), target, target_rank (null without
     target), agrees (top is the target), max_probability, working_probability (null where unknown), value_norm,
-    log_probability (mean over the next tokens of its triggers). Raises AtlasUnfinished, AtlasDamaged.
+    log_probability (mean over the next tokens of its triggers).
     """
     names = ("memory", "target", "target_rank", "max_probability", "working_probability", "value_norm", "layer")
     rows = read_layers(atlas, "values").select(

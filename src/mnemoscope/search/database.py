@@ -89,7 +89,7 @@ class MemoryNumbering:
         return first + memory if memory < count else None
 
     def ranges(self, layers: Sequence[int] | None) -> Ranges:
-        """The numbers of these layers (None: all). Raises KeyError for an unknown layer."""
+        """The numbers of these layers (None: all)."""
         if layers is None:
             return EVERYWHERE
         joined: list[tuple[int, int]] = []

@@ -97,9 +97,6 @@ class Index:
         memory's tokens (values, bottom) or in the same description. "quotes" make a phrase, `par*` matches the
         beginning of a word, `red OR blue` either; case, accents and plurals are ignored. Fields come in the order
         given, words and triggers together.
-
-        Raises SearchError for a text without words, OptionError for an unknown field or an impossible page,
-        MemoryIdError for a layer that was not mined.
         """
         query = parse_query(text)
         names = tuple(dict.fromkeys(fields))
@@ -151,7 +148,7 @@ class Index:
         return self._ask(lambda database: tokens.like(database, text, limit=limit))
 
     def token(self, token: str | int) -> tuple[VocabularyToken, ...]:
-        """The tokens with exactly this text or id, usually one; or `near`. Raises SearchError if there is none."""
+        """The tokens with exactly this text or id, usually one; or `near`."""
         return self._ask(lambda database: tokens.exactly(database, token))
 
     def near(self, text: str) -> tuple[VocabularyToken, ...]:
@@ -168,7 +165,7 @@ class Index:
         offset: int = 0,
     ) -> tuple[Promotion, ...]:
         """The memories with the token among their value's 20 top tokens, the most probable first; with `bottom`, those
-        with it among the 20 bottom tokens. Raises SearchError for an unknown token.
+        with it among the 20 bottom tokens.
         """
         return self._find_memories(token, "demotes" if bottom else "promotes", layers, limit, offset)
 

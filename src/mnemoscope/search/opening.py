@@ -57,7 +57,7 @@ def open_index(
 
 
 def build_index(atlas: Atlas, *, progress: Progress | None = None, anew: bool = False) -> Path:
-    """The index's path; built if it is missing, damaged or stale, or if `anew`. Raises StoreFailed, AtlasDamaged."""
+    """The index's path; built if it is missing, damaged or stale, or if `anew`."""
     refuse_links(atlas.path)
     say = progress or ignore_progress
     path = atlas.path / FOLDER / NAME

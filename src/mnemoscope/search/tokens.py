@@ -65,9 +65,7 @@ def like(database: sqlite3.Connection, text: str, *, limit: int) -> tuple[Vocabu
 
 
 def exactly(database: sqlite3.Connection, token: str | int) -> tuple[VocabularyToken, ...]:
-    """The tokens with this text (plain or as shown), or with this id; for a text that none has, the `near` one.
-    Raises SearchError if there is none.
-    """
+    """The tokens with this text (plain or as shown), or with this id; for a text that none has, the `near` one."""
     if isinstance(token, int):
         own = f"SELECT {_COLUMNS} FROM vocabulary WHERE token = ?"
         if not 0 <= token < 1 << 31 or not (found := _read(database, own, (token,))):

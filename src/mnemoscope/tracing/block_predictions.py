@@ -43,7 +43,7 @@ class BlockPredictions:
 
 
 def predict_blocks(model: LanguageModel, blocks: list[PromptStreams], count: int, *, changed: bool) -> BlockPredictions:
-    """The `count` best predictions of all streams; raises InterventionError (if `changed`) or NotFinite."""
+    """The `count` best predictions of all streams(if `changed`) or NotFinite."""
     length, readout = len(blocks[0].residual), SharedReadout.of(model)
     residual, update, output = (torch.cat([getattr(b, name).to(model.device) for b in blocks]) for name in STREAMS)
     predictions: dict[str, list[Predictions]]

@@ -115,9 +115,6 @@ def causal_check(
     sign -1 the negated value, ranks first; their probabilities are summed, their log-probabilities averaged. `controls`
     times per trigger another memory of the layer with an equal contribution at its last token (controls.py) is drawn by
     `seed` and zeroed alone. Intervals resample triggers (percentile bootstrap).
-
-    Raises InterventionError if the memory has no such trigger, ModelDiffers unless `force` if the atlas is another
-    model's, MemoryIdError, OptionError.
     """
     if sign not in (1, -1) or at not in ("last", "all") or min(controls, triggers, tokens) < 1 or seed < 0:
         raise OptionError(

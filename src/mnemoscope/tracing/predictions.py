@@ -96,8 +96,8 @@ def generate(
 
     Temperature 0 takes the best token (of ties the lower id), above 0 draws by `seed`. Ends early with an end-of-text
     token, the beginning token, or a full context. An intervention at `last` changes only the last position of each
-    step. `cached` keeps attention's keys and values between the steps where the model can: the same tokens, sooner;
-    not inside other changes at `last`. Raises PromptError, InterventionError or OptionError at once.
+    step. `cached` keeps attention's keys and values between the steps where the model can: the same tokens, sooner; not
+    inside other changes at `last`.
     """
     if tokens < 0 or temperature < 0 or likely < 1:
         raise OptionError(

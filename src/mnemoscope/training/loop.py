@@ -47,9 +47,7 @@ def train(
     """Trains a model and returns its folder; continues from the last checkpoint in `out`.
 
     `wanted` names the text, by default the documentation on this machine. With `keep_checkpoints` N the model of every
-    N-th step is kept as a folder `checkpoints/step-N`. Raises TrainingError if `out` was begun with
-    another recipe or text, OptionError for an unavailable device, CorpusError for an unreadable text, Interrupted after
-    Ctrl-C with the state saved.
+    N-th step is kept as a folder `checkpoints/step-N`.
     """
     recipe = recipe or Recipe()
     directory = Path(out)

@@ -85,9 +85,7 @@ class TrainingData:
 def prepare_text(
     recipe: Recipe, directory: Path, *, say: Callable[[str], None], wanted: TextSource | None = None
 ) -> TrainingData:
-    """The text as tokens, stored in `directory`. Raises CorpusError, and TrainingError for too little text or if
-    `directory` has another text.
-    """
+    """The text as tokens, stored in `directory`."""
     wanted = wanted or TextSource()
     record = directory / "text.json"
     if not record.is_file():
@@ -163,9 +161,7 @@ def _prepare(recipe: Recipe, directory: Path, source: TextSource, say: Callable[
 
 
 def plan_plants(path: Path, *, times: Sequence[int], seed: int) -> Plants:
-    """Divides the strings of a file at random into equal groups, one per number in `times`. Raises OptionError,
-    CorpusError.
-    """
+    """Divides the strings of a file at random into equal groups, one per number in `times`."""
     if not times or min(times) < 1 or len(set(times)) < len(times):
         raise OptionError(f"--plant-times {','.join(map(str, times))} is impossible; give different numbers from 1 on")
     texts = read_secrets(path).texts
@@ -181,7 +177,7 @@ def parse_times(text: str) -> tuple[int, ...]:
 
 
 def plant(documents: list[list[str]], plants: Plants, *, usable: Sequence[int], seed: int) -> None:
-    """Inserts each repetition at a random place in a random document of `usable`. Raises TrainingError."""
+    """Inserts each repetition at a random place in a random document of `usable`."""
     if plants and not len(usable):
         raise TrainingError("no document is left to plant strings into; give a text of more documents")
     generator = np.random.default_rng((seed, 6))

@@ -25,10 +25,7 @@ for _page in PAGES:
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """The application; `app.state.site` is its Site, `app.state.index` its search index. Raises AtlasNotFound,
-    AtlasUnfinished, AtlasDamaged, AtlasTooNew; with a model ModelError and ModelDiffers; AnnotationError for a database
-    in the settings that cannot be used, or is of another version or atlas.
-    """
+    """The application; `app.state.site` is its Site, `app.state.index` its search index."""
     site = Site(settings)
     if settings.annotations is not None:
         site.judgements.store()

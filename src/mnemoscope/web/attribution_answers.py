@@ -35,9 +35,7 @@ def attribution(
     position: int | None,
     until: Step,
 ) -> dict[str, Any]:
-    """As `Attribution.to_dict`, up to a step; all but the first are done aside. Raises PromptError, ModelUnsupported,
-    NotFinite, OptionError.
-    """
+    """As `Attribution.to_dict`, up to a step; all but the first are done aside."""
     asked = prompt, changes, target, against, position
 
     def ask(model: LanguageModel, _: Cancelled) -> Attributor:
@@ -68,7 +66,7 @@ def run_difference(
     worker: ModelWorker, prompt: str, other: str | None, target: str | None, against: str | None, *, patched: bool
 ) -> dict[str, Any]:
     """As `RunDifference.to_dict`, between the two models, or the model on two prompts; setting memories back
-    (`patched`) is done aside. Raises PromptError, ModelUnsupported, OptionError.
+    (`patched`) is done aside.
     """
     second = worker.model if worker.second is None or other is not None else worker.second
     asked = prompt, other, target, against

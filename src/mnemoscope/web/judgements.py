@@ -39,7 +39,7 @@ class SiteJudgements:
         """What people found and its drawing, of the latest judgements."""
 
     def store(self) -> "Store":
-        """The store of the present atlas, created if there is none. Raises AnnotationError."""
+        """The store of the present atlas, created if there is none."""
         edition = self._edition()
         with self._lock:
             store = self._open_store_of(edition.atlas.manifest_hash)

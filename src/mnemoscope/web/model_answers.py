@@ -31,7 +31,7 @@ TOP = 10
 
 
 def parse_changes(worker: ModelWorker, texts: Changes) -> Changes:
-    """The changes in Mnemoscope's notation. Raises InterventionError for one that the model does not have."""
+    """The changes in Mnemoscope's notation."""
     changes = tuple(Intervention.parse(text) for text in texts)
     check(worker.model, changes)
     return tuple(map(str, changes))
@@ -146,7 +146,7 @@ def try_memory(worker: ModelWorker, memory: MemoryId, text: str) -> list[dict[st
 
 
 def audit_string(worker: ModelWorker, atlas: Atlas, hash: str, text: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """As `Audit.to_dict`; `given` are fields of AuditOptions. Raises PromptError, ModelDiffers, NotFinite."""
+    """As `Audit.to_dict`; `given` are fields of AuditOptions."""
     options = AuditOptions(**given)
 
     def make(model: LanguageModel, cancelled: Cancelled) -> dict[str, Any]:

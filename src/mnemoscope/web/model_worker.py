@@ -101,7 +101,6 @@ class ModelWorker:
 
         When `cancelled()` is true, `make` may raise TimeoutError: nobody waits any more, and something else is asked
         for; or for as long again nobody has come back. A result made `aside` makes way as soon as something else is.
-        Raises 503 if too many requests wait, or on a timeout.
         """
         key = self.model.fingerprint, key
         with self._lock:
@@ -165,9 +164,7 @@ class _Job:
 
 
 def load_worker(settings: Settings, atlas: Atlas) -> ModelWorker:
-    """The model of the settings, and the second one; options left open are as mined if it has the mined model's name.
-    Raises ModelError.
-    """
+    """The model of the settings, and the second; options left open are as mined if it has the mined model's name."""
     assert settings.model is not None
     # One core is left for serving pages.
     torch.set_num_threads(max(1, min(torch.get_num_threads(), (os.cpu_count() or 2) - 1)))
@@ -185,7 +182,7 @@ def load_worker(settings: Settings, atlas: Atlas) -> ModelWorker:
 
 
 def describe_difference(settings: Settings, model: LanguageModel, atlas: Atlas) -> str:
-    """One sentence on why this is not the model that was mined; empty if it is. Raises ModelDiffers unless forced."""
+    """One sentence on why this is not the model that was mined; empty if it is."""
     mined = atlas.manifest.model
     if model.fingerprint == mined.fingerprint:
         return ""

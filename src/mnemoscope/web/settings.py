@@ -81,7 +81,7 @@ class Settings:
 
 
 def listen(settings: Settings) -> socket.socket:
-    """A socket that is bound to the address of the settings. Raises ServeError."""
+    """A socket that is bound to the address of the settings."""
     elsewhere = f"host {settings.host!r} is not an address of this machine; leave --host out"
     try:
         family, kind, _, _, place = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0]

@@ -53,9 +53,7 @@ class Site:
         return self.edition().atlas
 
     def edition(self) -> Edition:
-        """The edition being read, else the one now in the folder. Raises what opening an atlas raises, and
-        ModelDiffers.
-        """
+        """The edition being read, else the one now in the folder."""
         current: Edition | None = getattr(self._read, "edition", None)
         if current is not None:
             return current

@@ -80,7 +80,7 @@ def write_pages(
 
 
 def selection(edition: Edition, wanted: str | None) -> list[MemoryId]:
-    """The memories whose pages are written, in order. Raises OptionError, MemoryIdError."""
+    """The memories whose pages are written, in order."""
     atlas = edition.atlas
     if wanted is not None and not re.fullmatch(r"\s*[0-9]{1,9}\s*", wanted):
         names = [MemoryId.parse(name.strip()) for name in wanted.split(",") if name.strip()]

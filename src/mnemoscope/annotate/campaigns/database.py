@@ -28,7 +28,7 @@ class Database:
     """`reading()` and `writing()` yield a connection inside a transaction. Threads may use it at once."""
 
     def __init__(self, path: Path, *, atlas: str) -> None:
-        """`atlas` is the sha256 of its manifest. Raises AnnotationError."""
+        """`atlas` is the sha256 of its manifest."""
         self.path = path
         self.atlas = atlas
         # Opening and closing a connection for each transaction would write the whole log into the file each time.
@@ -156,10 +156,7 @@ class Database:
 
 
 def annotations_file(given: str | Path | None, folder: Path) -> Path:
-    """The file of annotations, by default in the atlas's `folder`.
-
-    Raises AnnotationError if it cannot be one or is a symbolic link in the folder, and OptionError for an address.
-    """
+    """The file of annotations, by default in the atlas's `folder`."""
     if given is None:
         path = folder / ANNOTATIONS
         if path.is_symlink():

@@ -176,7 +176,7 @@ def _form(path: Path) -> str:
 
 
 def _lines(file: TextIO, path: Path, form: str) -> Iterator[tuple[int, str | list[str]]]:
-    """The number and content of each line: JSON, or cells. Raises AnnotationError."""
+    """The number and content of each line: JSON, or cells."""
     if form == "jsonl":
         yield from enumerate(file, start=1)
         return

@@ -61,7 +61,7 @@ ShownPrefixes = tuple[tuple[ShownPrefix, ...], tuple[int, ...]]
 def sample(
     atlas: Atlas, *, keys_per_layer: int, controls: int | None, cases: int, seed: int, keys_in_all: int | None = None
 ) -> tuple[dict[str, int], list[Item]]:
-    """The sizes of a campaign as stored, and its items. Raises AnnotationError for impossible sizes."""
+    """The sizes of a campaign as stored, and its items."""
     limits = {
         "keys per layer": (keys_per_layer, 1000),
         "controls": (controls, 10_000),

@@ -84,9 +84,7 @@ class Turn:
         return self.add_state(pattern, state)
 
     def begin(self, table: str, **values: Any) -> SavedJudgement | None:
-        """The judgement stored under the key, or None. Raises AnnotationError if that is another one, if the new one
-        would not be blind, and for a pattern of a finished item.
-        """
+        """The judgement stored under the key, or None."""
         item, name = self.item, self.annotator.name
         row = find_row(self.connection, table, author=name, key=self.key)
         if row is not None:

@@ -67,8 +67,6 @@ def read_judgements(atlas: Path) -> pl.DataFrame | None:
 
     Columns: author, made_at (UTC), layer, memory, control (a key of random prefixes, whose `memory` is its own number),
     pattern (the author's numbering), kind (shallow, semantic, both or none), description, triggers (ranks), sampled.
-    Raises AnnotationError for judgements of another atlas, AtlasDamaged if the file is no database of annotations of
-    this version or a row is invalid, AtlasBusy.
     """
     path = Path(atlas) / ANNOTATIONS
     rows = query(
@@ -92,7 +90,7 @@ def final_judgements(rows: Iterable[Sequence[Any]], name: object) -> pl.DataFram
 
 
 def read_verdicts(atlas: Path) -> pl.DataFrame | None:
-    """Columns: case, author, verdict. None without annotations.sqlite. Raises what `read_judgements` raises."""
+    """Columns: case, author, verdict. None without annotations.sqlite."""
     path = Path(atlas) / ANNOTATIONS
     rows = query(
         path, lambda one: one.execute(ALL_VERDICTS) if columns_of(one, "verdicts") and columns_of(one, "items") else ()
@@ -124,7 +122,7 @@ def majority_calls(verdicts: pl.DataFrame) -> dict[str, Estimate]:
 
 
 def query(path: Path, ask: Callable[[sqlite3.Connection], Iterable[tuple[Any, ...]]]) -> list[tuple[Any, ...]] | None:
-    """The result of `ask` on the database at `path`; None without a file. Raises what `read_judgements` raises."""
+    """The result of `ask` on the database at `path`; None without a file."""
     if not path.exists():
         return None
     if not path.is_file():

@@ -60,7 +60,7 @@ class LeaseFolder:
                     os.close(os.open(self.path / lease.file_name, os.O_CREAT | os.O_EXCL, 0o644))
 
     def read(self) -> list[Lease]:
-        """All tasks, in order; raises StoreFailed if some are missing or the folder is gone."""
+        """All tasks, in order."""
         for look in range(_LOOKS):
             time.sleep(_MOMENT if look else 0)
             found: dict[int, Lease] = {}

@@ -45,8 +45,7 @@ except Exception as error:
 @contextmanager
 def connect_to_ray(address: str | None, *, cpus: int) -> Iterator[Any]:
     """Connects to Ray inside the block, and yields its module: to our own instance with `cpus` (None), or to that
-    cluster. A process that already uses Ray keeps its connection. Raises OptionError (no ray, no cluster that can be
-    joined), MiningError (an instance that does not start).
+    cluster. A process that already uses Ray keeps its connection.
     """
     # Ray prints events of its processes on stdout at any log level. Lines to skip it learns when it is imported.
     with _restoring("RAY_DEDUP_LOGS_SKIP_REGEX"):

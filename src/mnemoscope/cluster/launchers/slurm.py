@@ -60,7 +60,7 @@ def scripts(
 ) -> list[SlurmJob]:
     """The three jobs of `command`, the words of `mine MODEL CORPUS --out ATLAS ...` from `mine` on, without launch
     options. Every job gets `threads` cores and `gpus` cards, every worker `worker_options`. Jobs run in `directory`, by
-    default the current one. Raises OptionError for no workers.
+    default the current one.
     """
     if workers < 1 or threads < 1 or gpus < 0:
         raise OptionError(f"{workers} workers of {threads} threads and {gpus} cards are impossible; ask for 1 or more")
@@ -181,7 +181,7 @@ mkdir -p -- {logs}
 
 
 def submit(jobs: Sequence[SlurmJob]) -> list[str]:
-    """Submits the jobs and returns their numbers; cancels them if sbatch refuses one. Raises OptionError."""
+    """Submits the jobs and returns their numbers; cancels them if sbatch refuses one."""
     make_folder(Path(_folder_of(jobs)))
     ids: dict[str, str] = {}
     for job in jobs:

@@ -59,9 +59,7 @@ def read_text(path: Path, meter: Meter, *, split: str) -> Iterator[Piece]:
 
 
 def read_jsonl(path: Path, meter: Meter, *, field: RowField) -> Iterator[Piece]:
-    """Yields every row's text, skipping blank lines; a null field is an empty document. Raises CorpusUnreadable with
-    file and line.
-    """
+    """Yields every row's text, skipping blank lines; a null field is an empty document."""
     is_first = True
     for number, (line, _) in enumerate(lines(path, meter), 1):
         if not line or line.isspace():
@@ -86,7 +84,7 @@ def read_jsonl(path: Path, meter: Meter, *, field: RowField) -> Iterator[Piece]:
 
 
 def read_parquet(path: Path, meter: Meter, *, field: RowField) -> Iterator[Piece]:
-    """Yields every row's text; a null field is an empty document. Raises CorpusNotFound, CorpusUnreadable."""
+    """Yields every row's text; a null field is an empty document."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -161,7 +159,7 @@ def _is_list(kind: Any) -> bool:
 
 
 def _rows_together(path: Path, metadata: Any, field: RowField) -> int:
-    """How many rows may be unpacked at once: a dictionary can repeat its longest text. Raises CorpusUnreadable."""
+    """How many rows may be unpacked at once: a dictionary can repeat its longest text."""
     paths = [metadata.schema.column(place).path for place in range(metadata.num_columns)]
     # A list's numbers and the parts of messages are columns below it.
     places = [n for n, each in enumerate(paths) if each == field.name or each.startswith(f"{field.name}.")]
@@ -177,7 +175,7 @@ def _rows_together(path: Path, metadata: Any, field: RowField) -> int:
 
 
 def read_hub(name: str, stream: Any, *, field: RowField, skip: int) -> Iterator[Piece]:
-    """Yields the text of every row after the first `skip`. Raises CorpusNotFound, CorpusUnreadable."""
+    """Yields the text of every row after the first `skip`."""
     number = skip
     try:
         for row in stream.skip(skip) if skip else stream:
@@ -192,9 +190,7 @@ def read_hub(name: str, stream: Any, *, field: RowField, skip: int) -> Iterator[
 
 
 def find_hub(name: str, *, config: str | None, split: str) -> tuple[Callable[[], Any], dict[str, object]]:
-    """What opens the data set at its present commit, and a description of its contents. Raises CorpusNotFound, and so
-    does what opens it.
-    """
+    """What opens the data set at its present commit, and a description of its contents."""
     folder = Path(name)
     revision = None if folder.exists() else _commit(name)
     stream = partial(_stream, name, config=config, split=split, revision=revision)

@@ -35,7 +35,7 @@ class BadRows:
     """How many came before each; they may have been stored in another order."""
 
     def pass_over(self, place: str, wrong: BadRow) -> None:
-        """Counts a bad row; raises CorpusUnreadable if it is one too many."""
+        """Counts a bad row."""
         if len(self.places) - (place in self.places) >= self.most:
             passed = f" (after {self.most:,} skipped bad rows)" if self.most else ""
             raise CorpusUnreadable(f"{wrong}{passed}") from None
@@ -69,7 +69,7 @@ class RowField:
         return "".join(self.name.rpartition(".")[:2]) + MASK
 
     def text_of(self, row: object, place: str) -> str | None:
-        """The text of a row; None for a skipped one. `place` names it in errors. Raises CorpusUnreadable."""
+        """The text of a row; None for a skipped one. `place` names it in errors."""
         try:
             return self._text_of(row, place)
         except BadRow as wrong:
@@ -141,7 +141,7 @@ class RowField:
         )
 
     def _without_padding(self, text: str, mask: Any, place: str) -> str:
-        """The ids that the mask keeps, which must be contiguous; raises BadRow."""
+        """The ids that the mask keeps, which must be contiguous."""
         ids, where = text.split(), f"{place}: field {self.mask!r}"
         if not isinstance(mask, list) or len(mask) != len(ids) or any(one not in (0, 1) for one in mask):
             raise BadRow(f"{where} is not a mask of {len(ids):,} zeros and ones, one for each id of {self.name!r}")

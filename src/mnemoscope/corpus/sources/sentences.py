@@ -27,7 +27,7 @@ def split_sentences(text: str, split: str) -> list[str]:
     """The sentences of one document, in order, without those of only white space.
 
     `sentence`: paragraphs (between blank lines) are cut by punctuation and every white space becomes one space. `line`
-    and `document`: the text as it is, without normalisation. Raises OptionError for another split.
+    and `document`: the text as it is, without normalisation.
     """
     check_split(split)
     if split == "sentence":

@@ -40,7 +40,7 @@ class Meter:
 
 
 def text_blocks(path: Path, meter: Meter) -> Iterator[str]:
-    """Yields the text of a file in blocks of a few hundred kilobytes; raises CorpusNotFound, CorpusUnreadable."""
+    """Yields the text of a file in blocks of a few hundred kilobytes."""
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     line = 1
     # A character may span two blocks, so an error surfaces at most one line late.

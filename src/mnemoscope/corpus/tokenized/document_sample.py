@@ -63,8 +63,7 @@ class DocumentSample:
     ) -> list[SampledDocument]:
         """The drawn documents, by number. `stored` are an atlas's sentences: sentence, document, text.
 
-        Reads up to the last document with a stored sentence; calls `tell` after each. Raises PlanDiffers for a text
-        that lacks a stored sentence, and the errors of reading.
+        Reads up to the last document with a stored sentence; calls `tell` after each.
         """
         stored = stored.sort("document", "sentence")
         heads = sorted(self._heads(source, stored, tell), key=lambda head: head[0].number)

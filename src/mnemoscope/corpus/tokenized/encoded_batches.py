@@ -43,9 +43,7 @@ class EncodedBatch:
 def encode_batch(
     encoder: Encoder, texts: list[str], documents: list[int], *, longest: int, vocabulary: int
 ) -> EncodedBatch:
-    """The batch of these sentences, each with its document. Raises CorpusUnreadable for a text that the tokenizer
-    refuses, ModelDamaged for a token id beyond the head's rows.
-    """
+    """The batch of these sentences, each with its document."""
     lengths: list[int] = []
 
     def each(encoded: Sequence[Sequence[int]]) -> Iterator[Sequence[int]]:

@@ -95,7 +95,7 @@ def prepare(
 
 
 def open_prepared(directory: Path, *, validation: bool) -> TokenizedCorpus:
-    """Opens the corpus that `prepare` finished in `directory`, without writing; raises CorpusUnreadable."""
+    """Opens the corpus that `prepare` finished in `directory`, without writing."""
     stored = read_object(directory / _STATE)
     if not stored.get("finished") or stored.get("sizes") != _sizes(directory):
         raise CorpusUnreadable(f"{directory} does not hold a completely prepared text; prepare it again")

@@ -143,7 +143,7 @@ class TokenizedCorpus:
         return planned
 
     def planned_batches(self) -> Batches:
-        """The batches of an earlier `batches`, for processes that share the folder; raises StoreFailed if missing."""
+        """The batches of an earlier `batches`, for processes that share the folder."""
         try:
             return Batches(self.directory)
         except OSError as error:
@@ -183,7 +183,7 @@ def plan_batches(
     No batch crosses a window of `window` sentences, has more than `batch_tokens` positions (padding and `extra`
     included) unless it is one sentence, has rows on both sides of a boundary, or is padding by more than a twentieth.
     `extra` is 1 for a beginning token before each sentence, else 0; it counts towards `boundaries`, which ascend. The
-    result depends on the arguments alone. Raises OptionError for `batch_tokens` or `window` below 1, StoreFailed.
+    result depends on the arguments alone.
     """
     if batch_tokens < 1 or window < 1:
         raise OptionError(f"batches of {batch_tokens} positions in windows of {window}: both must be at least 1")

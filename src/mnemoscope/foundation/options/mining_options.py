@@ -122,7 +122,7 @@ def is_chat(text_field: str) -> bool:
 
 
 def parse_layers(layers: str | Sequence[int]) -> tuple[int, ...]:
-    """The layers that `0-3,7` (or a sequence) names, each once, ascending; raises OptionError."""
+    """The layers that `0-3,7` (or a sequence) names, each once, ascending."""
     pieces = layers.split(",") if isinstance(layers, str) else [str(int(layer)) for layer in layers]
     chosen: set[int] = set()
     for piece in pieces:
@@ -137,7 +137,7 @@ def parse_layers(layers: str | Sequence[int]) -> tuple[int, ...]:
 
 
 def choose_layers(layers: str | Sequence[int] | None, count: int) -> tuple[int, ...]:
-    """The named layers of a model with `count` layers, all for None; raises OptionError."""
+    """The named layers of a model with `count` layers, all for None."""
     if layers is None:
         return tuple(range(count))
     chosen = parse_layers(layers)
@@ -147,7 +147,7 @@ def choose_layers(layers: str | Sequence[int] | None, count: int) -> tuple[int, 
 
 
 def parse_part(part: str | tuple[int, int]) -> tuple[int, int]:
-    """The part (I, N) that `I/N` names; raises OptionError unless 1 <= I <= N."""
+    """The part (I, N) that `I/N` names."""
     text = part if isinstance(part, str) else f"{part[0]}/{part[1]}"
     match = re.fullmatch(r"\s*([0-9]{1,6})/([0-9]{1,6})\s*", text)
     if match and 1 <= int(match[1]) <= int(match[2]):

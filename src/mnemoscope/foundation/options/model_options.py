@@ -161,7 +161,7 @@ _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
 def parse_max_memory(text: str) -> dict[int | str | None, int]:
-    """Bytes by card number or `cpu`, of `0=20GiB,cpu=60GiB`; by None for a single size. Raises OptionError."""
+    """Bytes by card number or `cpu`, of `0=20GiB,cpu=60GiB`; by None for a single size."""
     sizes: dict[int | str | None, int] = {}
     for piece in text.split(","):
         name, separator, size = piece.rpartition("=")

@@ -11,7 +11,7 @@ PromptRow = dict[str, str]
 
 
 def read_prompts(path: Path) -> list[PromptRow]:
-    """The rows of a file of prompts. Raises PromptError for a file that cannot be read, and names a wrong line."""
+    """The rows of a file of prompts."""
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")  # a prompt may hold other ends of lines
     except (OSError, UnicodeDecodeError) as error:
@@ -34,7 +34,7 @@ def read_prompts(path: Path) -> list[PromptRow]:
 
 
 def check_second(prompts: Sequence[PromptRow], other: object, other_adapter: object) -> bool:
-    """Whether each prompt has its own second, in place of a second model. Raises OptionError unless all do or none."""
+    """Whether each prompt has its own second, in place of a second model."""
     if other is not None and other_adapter is not None:
         raise OptionError("give one of --other and --other-adapter")
     alone = other is None and other_adapter is None

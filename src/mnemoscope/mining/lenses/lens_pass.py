@@ -249,7 +249,7 @@ def _run(
 
 
 def read_lens(atlas: Atlas, kind: str) -> Lens | None:
-    """A lens of this atlas, by layer; None if there is none. Raises AtlasDamaged, ModelDiffers."""
+    """A lens of this atlas, by layer; None if there is none."""
     path = f"{FOLDER}/{kind}.safetensors"
     where = atlas.path / path
     if path not in atlas.hashes:

@@ -39,7 +39,7 @@ Lenses = Mapping[str, Lens]
 
 
 def reading_columns(values: ValuePass, layer: int, targets: Ints, lenses: Lenses, *, seed: int) -> dict[str, Any]:
-    """The columns of `readings` for one layer; `targets [memory]` are -1 where there is none. Raises NotFinite."""
+    """The columns of `readings` for one layer; `targets [memory]` are -1 where there is none."""
     model, projector = values.model, values.projector
     control = deal(targets, seed, 13, layer)
     columns: dict[str, list[Any]] = {name: [] for name in TABLES["readings"].columns.names}

@@ -69,7 +69,7 @@ class AttentionPass:
         )
 
     def read(self, batch: PrefixRows) -> Mapping[str, NDArray[Any]]:
-        """Runs one forward in `eager_attention`; raises NotFinite."""
+        """Runs one forward in `eager_attention`."""
         model = self._model
         parts = StreamParts[None](model, batch.at)
         with read_attention(model, self._attention, parts.note, own_thread=True):

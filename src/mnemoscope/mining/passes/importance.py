@@ -69,9 +69,7 @@ class ImportancePass:
         self.steps = replace(steps, team=ThreadTeam(1))
 
     def read(self, batch: PrefixRows) -> Mapping[str, NDArray[Any]]:
-        """Runs two forwards in `eager_attention`, one of them with gradients, and adds what it finds to the answers.
-        Raises NotFinite.
-        """
+        """Runs two forwards in `eager_attention`, one of them with gradients, and adds what it finds to the answers."""
         found = [self._sizes(kind, own, batch) for kind, own in zip(KINDS, self._measure(batch), strict=True)]
         largest = [sizes.topk(min(LARGEST, sizes.shape[1]))[0][:, -1:] for sizes in found]
         among = [((own >= least) & (own > 0)).sum(0) for own, least in zip(found, largest, strict=True)]

@@ -47,12 +47,12 @@ class Prefixes:
     next_token: Ints
 
     def save(self, run: MiningRun) -> None:
-        """Writes the list to the work folder; raises StoreFailed."""
+        """Writes the list to the work folder."""
         write_bytes(run.context.work / PREFIXES, save(vars(self), {"inputs": run.plan.hash()}))
 
     @classmethod
     def of(cls, run: MiningRun) -> Self:
-        """The list in the work folder; raises MiningError if there is none of this plan."""
+        """The list in the work folder."""
         path = run.context.work / PREFIXES
         saved = read_saved(path, run.plan.hash())
         if saved is None:
@@ -61,7 +61,7 @@ class Prefixes:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """The list of a finished part; raises AtlasDamaged."""
+        """The list of a finished part."""
         try:
             return cls(**load_file(path))
         except (OSError, SafetensorError, TypeError) as error:
@@ -234,7 +234,7 @@ def cut_prefixes(lengths: Ints, *, area: int, weights: int | None = None, apart:
 
 
 def ask(run: MiningRun, kind: type[PlannedPass], piece: int) -> None:
-    """Answers one piece of a pass; raises Interrupted, NotFinite, StoreFailed."""
+    """Answers one piece of a pass."""
     run_piece(run.context, run.keep(kind, lambda: kind(run)).steps, piece, of=run.pieces)
 
 

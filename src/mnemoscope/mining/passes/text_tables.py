@@ -32,8 +32,7 @@ Ints = NDArray[np.int64]
 
 def write_text_tables(run: MiningRun) -> None:
     """Writes vocabulary, tokens, background, the sentences that tables name, those that only random firings name, if
-    they are drawn, routing, and the list of prefixes; releases the tokenized text. Raises MiningError without a text,
-    PartsDiffer, StoreFailed.
+    they are drawn, routing, and the list of prefixes; releases the tokenized text.
     """
     sentences: list[Ints] = []
     drawn: list[Ints] = []
@@ -76,7 +75,7 @@ def write_layer_tables(run: MiningRun, layer: int) -> None:
 
 
 def write_random_sentences(run: MiningRun, drawn: Sequence[Ints]) -> None:
-    """Writes the sentences `drawn` that `sentences` lacks. Raises PartsDiffer, StoreFailed."""
+    """Writes the sentences `drawn` that `sentences` lacks."""
     there = [pq.read_table(path, columns=["sentence"]) for path in _sentence_files(run.directory, "sentences")]
     lacking = np.setdiff1d(np.concatenate(drawn), pa.concat_tables(there)["sentence"].to_numpy())
     pieces = _sentences(run.parts, lacking) if run.copy is None else sentence_rows(run.copy, lacking)

@@ -51,7 +51,7 @@ class TokenActivationPass:
         )
 
     def take(self, items: slice) -> None:
-        """Runs these sentences. Raises NotFinite."""
+        """Runs these sentences."""
         self._runs.take(items, self._answer)
 
     def _answer(self, layer: int, asked: dict[str, NDArray[np.int64]], coefficients: Tensor) -> None:

@@ -291,7 +291,7 @@ def _by_document(numbers: NDArray[Any], code: Ints) -> NDArray[Any]:
 
 
 def usefulness(activity: pl.DataFrame, value_norm: NDArray[np.float64], *, layer: int) -> NDArray[np.float64]:
-    """The mean of |m| over the mined text times the norm of the value, `[memory]`; raises NotFinite."""
+    """The mean of |m| over the mined text times the norm of the value, `[memory]`."""
     found = mean_magnitude(activity) * value_norm
     if not np.isfinite(found).all():
         raise NotFinite(f"layer {layer} has coefficients or values that are not finite; check the model's weights")

@@ -151,7 +151,7 @@ class MiningPlan:
 
     @classmethod
     def from_document(cls, stored: Mapping[str, Any], where: Path) -> "MiningPlan":
-        """The inverse of `document`; raises PlanDiffers for a plan of another version of this package."""
+        """The inverse of `document`."""
         if stored.keys() != {each.name for each in fields(cls)} or stored["rules"] != RULES:
             raise PlanDiffers(f"{where} {UNRELEASED}")
         return cls(**{**stored, "layers": tuple(stored["layers"])})

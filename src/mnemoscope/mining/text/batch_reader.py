@@ -262,7 +262,7 @@ class BatchReader:
             self.state.routing[layer].add(torch.cat(tables), numbering.routed)
 
     def check(self) -> None:
-        """Checks what was counted; raises NotFinite, after which the state must not be saved."""
+        """Checks what was counted."""
         unchecked, self._unchecked = self._unchecked, []
         if unchecked and not bool(torch.stack([finite for _, finite in unchecked]).all()):
             self._raise_not_finite(next(pieces for pieces, finite in unchecked if not bool(finite)))

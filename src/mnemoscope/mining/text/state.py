@@ -144,7 +144,7 @@ class MiningState:
         return cls(shape, devices=[torch.device("meta")] * (1 + max(shape.memories, default=-1)))
 
     def save(self, path: Path, *, plan: str) -> None:
-        """Writes the state atomically; raises StoreFailed."""
+        """Writes the state atomically."""
         write_bytes(path, self.serialise(plan=plan))
 
     def serialise(self, *, plan: str) -> bytes:
@@ -159,7 +159,7 @@ class MiningState:
         return {f"{name}/{key}": tensor for name, part in self._parts() for key, tensor in part.state().items()}
 
     def load(self, path: Path, *, plan: str) -> None:
-        """Replaces this state by that saved at `path`, which may have more layers. Raises AtlasDamaged."""
+        """Replaces this state by that saved at `path`, which may have more layers."""
         with _open_state(path) as (file, header):
             facts = self._check(file, header, plan=plan)
             for name, part in self._parts():
@@ -169,7 +169,7 @@ class MiningState:
         self.finished, self.device = list(facts.finished), facts.device
 
     def _check(self, file: Any, header: str, *, plan: str) -> StateFacts:
-        """The facts of an open state of this shape and plan; raises KeyError for another one."""
+        """The facts of an open state of this shape and plan."""
         facts = StateFacts.parse(header)
         if facts.plan != plan:
             raise KeyError("plan")
@@ -180,10 +180,7 @@ class MiningState:
         return facts
 
     def absorb(self, path: Path, *, plan: str, mixed: bool = False) -> None:
-        """Adds the state saved at `path`, one accumulator in memory at a time. Raises AtlasDamaged if it has another
-        shape or plan, PartsDiffer if it counts batches that are counted already or comes from a device of another name
-        (unless `mixed`); then nothing is changed.
-        """
+        """Adds the state saved at `path`, one accumulator in memory at a time."""
         self.absorb_numbers(path, self.absorb_facts(path, plan=plan, mixed=mixed))
 
     def absorb_facts(self, path: Path, *, plan: str, mixed: bool = False) -> str:
@@ -207,7 +204,7 @@ class MiningState:
         return header
 
     def absorb_numbers(self, path: Path, header: str) -> None:
-        """The second half of `absorb`: adds the tensors; raises AtlasDamaged if the file has another header by now."""
+        """The second half of `absorb`: adds the tensors."""
         names = [*MiningState.outline(self.shape).tensors()]
         for own, part in self._parts():
             with _open_state(path) as (file, said):  # opened for each part, so that its pages are freed in between

@@ -38,7 +38,7 @@ class Blocks:
 
 
 def read_structure(model: nn.Module, seen: Observation, path: str, blocks: list[nn.Module]) -> Blocks:
-    """Every block's layer, if it has one; blocks of the same modules share a result. Raises Unclear."""
+    """Every block's layer, if it has one; blocks of the same modules share a result."""
     layers: list[Layer] = []
     rows: dict[tuple[Any, ...], Sums | str] = {}
     without: dict[int, str] = {}
@@ -190,7 +190,7 @@ def _factors(
     shared: list[tuple[tuple[str, str], SharedExpert]],
     whole: Tensor,
 ) -> list[float]:
-    """The factors, mostly 1, of the routed sum and of each shared expert in the whole layer; raises Unclear."""
+    """The factors, mostly 1, of the routed sum and of each shared expert in the whole layer."""
     parts = [given.view(experts.count, -1, given.shape[-1]).sum(0) if experts.weighs_input else given]
     for (down, keys), expert in shared:
         weight = expert.weigh(of[keys].taken)

@@ -31,8 +31,8 @@ LAYER_COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "n_blo
 
 @torch.inference_mode()
 def infer(model: Any) -> Anatomy:
-    """The anatomy of a model of an unknown family, in evaluation mode; raises ModelUnsupported. If one block occurs in
-    several places, it is that of a twin whose places have blocks of their own, with the same tensors.
+    """The anatomy of a model of an unknown family, in evaluation mode. If one block occurs in several places, it is
+    that of a twin whose places have blocks of their own, with the same tensors.
     """
     model = _with_own_blocks(model)
     config = text_config(model)

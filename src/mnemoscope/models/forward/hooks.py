@@ -103,7 +103,7 @@ def overwrite_coefficients(
 def read_blocks(
     model: LanguageModel, callback: Callable[[int, Block], None], *, layers: Layers = None, own_thread: bool = False
 ) -> AbstractContextManager[None]:
-    """Calls `callback(layer, Block)` as each block ends; raises ModelUnsupported where a part was never reached."""
+    """Calls `callback(layer, Block)` as each block ends."""
     return _tap_layers(model, layers, partial(_watch, model, callback), own_thread=own_thread)
 
 

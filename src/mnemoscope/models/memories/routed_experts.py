@@ -35,7 +35,7 @@ def plainly(activation: Activation) -> Gating:
 
 
 def gating_of(module: Any) -> tuple[Layout, Gating]:
-    """The layout and the joining function, found by calling the module; raises ModelUnsupported."""
+    """The layout and the joining function, found by calling the module."""
     weight = module.gate_up_proj
     generator = torch.Generator().manual_seed(0)
     made = (10 * torch.randn(64, 64, generator=generator)).to(device=device_of_module(module), dtype=weight.dtype)
@@ -261,7 +261,7 @@ class RoutedExperts:
 
 
 def find_routed(block: nn.Module, latest: Cache | None = None) -> tuple[str, RoutedExperts] | None:
-    """The routed experts of a block and the path of their module, or None; raises ModelUnsupported."""
+    """The routed experts of a block and the path of their module, or None."""
     for path, module in block.named_modules():
         if is_wrapper(module):  # the module inside comes next
             continue

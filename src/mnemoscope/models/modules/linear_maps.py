@@ -111,7 +111,7 @@ def is_of_adapters(thing: object) -> bool:
 
 
 def matrix_of(module: nn.Module) -> Tensor:
-    """The module's matrix: as stored if it is plain, else [out, in], probed. Raises ModelUnsupported."""
+    """The module's matrix: as stored if it is plain, else [out, in], probed."""
     return weight_of(module, "weight") if is_plain(module) else probe(module)
 
 
@@ -127,9 +127,7 @@ def computes_in(module: nn.Module) -> tuple[torch.dtype, torch.device]:
 
 @torch.inference_mode()
 def probe(module: nn.Module) -> Tensor:
-    """A linear module's outputs for all unit vectors, `[out, in]`, without its biases. Raises ModelUnsupported if it
-    cannot be called, or is not linear (formats that quantise a layer's input).
-    """
+    """A linear module's outputs for all unit vectors, `[out, in]`, without its biases."""
     if any(weight.is_meta for weight in module.parameters()):
         raise ModelUnsupported(
             f"a {type(module).__name__}, whose matrix is packed or adapted, is kept on the CPU or on disk while it is"

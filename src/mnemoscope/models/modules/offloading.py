@@ -22,7 +22,7 @@ _shared: "WeakSet[nn.Module]" = WeakSet()
 
 
 def hold_weights(module: nn.Module) -> AbstractContextManager[None]:
-    """Keeps a module's own weights, not those inside it, on its device; raises ModelDamaged if unreadable."""
+    """Keeps a module's own weights, not those inside it, on its device."""
     hook = _hook_of(module)
     return nullcontext() if hook is None or not hook.offload else _fetch(module, hook)
 

@@ -44,7 +44,7 @@ class Fold:
 
 def fold_of(norm: nn.Module | None, hidden: int, *, dtype: torch.dtype, device: torch.device) -> Fold:
     """The linear part of `norm`, found by probing: LayerNorm or RMSNorm with gain w, 1 + w or none; no norm is the
-    identity. Raises ModelUnsupported for any other.
+    identity.
     """
     if norm is None:
         return Fold(False, None)

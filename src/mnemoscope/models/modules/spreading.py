@@ -42,7 +42,7 @@ class Room:
         return self.max_memory is not None
 
     def budgets(self) -> dict[int | str, int]:
-        """Bytes for weights by device: the usable cards, and `cpu`; raises OptionError."""
+        """Bytes for weights by device: the usable cards, and `cpu`."""
         limits = {} if self.max_memory is None else parse_max_memory(self.max_memory)
         if self.is_bounded and self.device is not None and self.device.type not in ("cpu", "cuda"):
             raise OptionError(f"--max-memory is for CUDA cards and the CPU, not for {self.device}; leave it out")

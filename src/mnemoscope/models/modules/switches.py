@@ -82,9 +82,7 @@ def steady() -> Iterator[None]:
 
 
 def set_threads(count: int | None) -> None:
-    """Sets torch's thread count, None: unchanged. Raises Forked for more than one in a forked process, and where tables
-    cannot be read.
-    """
+    """Sets torch's thread count, None: unchanged."""
     refuse_forked()
     forked = lacks_threads("torch")
     if forked and count is not None and count > 1:

@@ -76,7 +76,7 @@ def damaged_file(folder: Path) -> str | None:
 def load_stored_otherwise(
     folder: Path, kind: Any, config: Any, *, trust_remote_code: bool
 ) -> tuple[Any, dict[str, Any]]:
-    """The model of a folder, of class `kind`, with the best-fitting names, and loading's notes; raises ModelError."""
+    """The model of a folder, of class `kind`, with the best-fitting names, and loading's notes."""
     with torch.device("meta"):
         empty = kind.from_config(config, trust_remote_code=trust_remote_code)
     stored = _read(weight_files(folder))
@@ -140,7 +140,7 @@ def _tensors_of(stored: Any, path: Path) -> dict[str, Tensor]:
 
 def fitting_names(stored: Iterable[str], *, wanted: Iterable[str], base: str) -> dict[str, str]:
     """For each stored name the one to read it under. Each change applies to all names, and only if more of them then
-    are `wanted`, with or without the prefix `base`. Raises ModelUnsupported if two names become one.
+    are `wanted`, with or without the prefix `base`.
     """
     known = set(wanted)
     known |= {name.removeprefix(f"{base}.") for name in known}

@@ -34,9 +34,7 @@ _NAME = "default"
 
 
 def base_of(source: Any) -> tuple[Any, str]:
-    """The model inside a PEFT model or torch's wrappers, and the active adapters' names. Raises ModelUnsupported for an
-    adapter outside of the layers, such as a learned prompt.
-    """
+    """The model inside a PEFT model or torch's wrappers, and the active adapters' names."""
     source = unwrap(source)
     if not is_of_adapters(source):
         return source, ""
@@ -90,7 +88,7 @@ class Adapter(NamedTuple):
 
 def check_fits(read: Adapter, base: str, kind: Any, config: Any, *, trust_remote_code: bool) -> None:
     """Compares an adapter with an empty network of the class `kind`, before the weights are read, which may take
-    minutes. Raises ModelUnsupported for a module that the model lacks, or one of another shape.
+    minutes.
     """
     with suppress_output(), torch.device("meta"):
         empty = kind.from_config(config, trust_remote_code=trust_remote_code)
@@ -112,7 +110,7 @@ def check_fits(read: Adapter, base: str, kind: Any, config: Any, *, trust_remote
 
 
 def read_adapter(adapter: str) -> Adapter:
-    """An adapter of a folder or the hub; raises ModelNotFound, ModelUnsupported, ModelDamaged."""
+    """An adapter of a folder or the hub."""
     import peft
 
     folder = _folder_of(adapter)

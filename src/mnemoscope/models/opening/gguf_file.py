@@ -21,7 +21,7 @@ _MAGIC = b"GGUF"
 @contextmanager
 def lone_file(path: Path) -> Iterator[tuple[str, set[str]]]:
     """A temporary folder that holds only this file, and, once it is loaded, the names of its tensors that have a place
-    (none: transformers' newer reader tells what it left). Raises ModelDamaged.
+    (none: transformers' newer reader tells what it left).
     """
     with path.open("rb") as file:
         if file.read(len(_MAGIC)) != _MAGIC:

@@ -100,7 +100,7 @@ class GgufWords:
         return found | {name: values.pop() for name, values in alike.items() if len(values) == 1}
 
     def take(self, config: Any) -> None:
-        """Puts into the configuration what transformers passed over; raises ModelUnsupported for what has no place."""
+        """Puts into the configuration what transformers passed over."""
         own, entries = self.own, config.to_dict().keys() | config.attribute_map.keys()
         self._require(self.stated.get("general.type", "model") == "model", "general.type")
         self._require(self.stated.get("split.count", 0) < 2, "split.count", "join its parts (llama-gguf-split --merge)")
@@ -203,7 +203,7 @@ class GgufWords:
             self._require(alike or (kind == "yarn" and not local), f"rope.* otherwise than {name}")
 
     def split(self, tokenizer: Any) -> None:
-        """Makes the tokenizer split text as the file says; raises ModelUnsupported where that is not known."""
+        """Makes the tokenizer split text as the file says."""
         from transformers.integrations.gguf import gguf_tokenizer_mapping
 
         give = "name the tokenizer of the model that it was made from as --tokenizer"

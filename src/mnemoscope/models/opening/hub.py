@@ -58,7 +58,7 @@ def _reachable() -> bool:
 @contextmanager
 def one_line_errors(source: str, *, what: str = "model", folder: Path | None = None) -> Iterator[None]:
     """Turns failures of transformers and peft into one-line errors. `what` is the kind of `source`, `folder` the place
-    of its weights. Raises ModelNotFound, ModelUnsupported, ModelDamaged.
+    of its weights.
     """
     named, place = f"{what} {source!r}", Path(source).expanduser()
     try:

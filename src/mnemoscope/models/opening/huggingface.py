@@ -158,7 +158,7 @@ def _from_name(
 
 
 def builtin_folder(name: str) -> Path:
-    """The packaged folder of `builtin:NAME`; raises ModelNotFound for an unknown name or missing weights."""
+    """The packaged folder of `builtin:NAME`."""
     check_names(f"builtin:{name}", AS_USUAL)
     place = Path(__file__).parents[1] / name
     if not (place / "config.json").is_file() or not (place / "model.safetensors").is_file():

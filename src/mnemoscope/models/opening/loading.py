@@ -147,7 +147,7 @@ def _open(source: Any, tokenizer: Any, opening: ModelOptions, room: Room) -> Loa
 
 
 def dtype_of(dtype: str | torch.dtype) -> torch.dtype:
-    """The torch dtype of a name; raises OptionError for one in which models are not run."""
+    """The torch dtype of a name."""
     name = str(dtype).removeprefix("torch.")
     if name not in DTYPES:
         raise OptionError(f"dtype {str(dtype)!r} is not supported; choose {', '.join(DTYPES)}")
@@ -156,7 +156,7 @@ def dtype_of(dtype: str | torch.dtype) -> torch.dtype:
 
 
 def device_of(device: str | torch.device) -> torch.device:
-    """The torch device of a name, or of `auto`; raises OptionError for one that this machine lacks."""
+    """The torch device of a name, or of `auto`."""
     name = ("cuda" if torch.cuda.is_available() else "cpu") if device == AUTO else device
     try:
         torch_device = torch.device(name)

@@ -35,7 +35,7 @@ def open_tokenizer(
     place: str, arguments: dict[str, Any], *, source: str | None = None, stated: Mapping[str, Any] | None = None
 ) -> Any:
     """The tokenizer of a folder, a `.gguf` file there (`stated`: its metadata), or a hub id; `source` is the model's
-    name. Raises ModelError.
+    name.
     """
     folder, file = Path(place).expanduser(), arguments.get("gguf_file")
     found = any(any(folder.glob(pattern)) for pattern in _FILES)
@@ -91,7 +91,7 @@ def _check_pieces(tokenizer: Any, path: Path, name: str) -> None:
 
 
 def _steady(reader: Tokens | PythonTokens) -> SpecialReader:
-    """Returns the reader; raises ModelUnsupported if it is not deterministic."""
+    """Returns the reader."""
     for text in _PROBE:
         with suppress(PromptError, ModelDamaged):  # of a small vocabulary
             first, *again = (reader.encode([text])[0] for _ in range(_TIMES))

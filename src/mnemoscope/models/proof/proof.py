@@ -54,7 +54,7 @@ def proof_batch(vocabulary: int, *, longest: int, reading: Reading) -> tuple[lis
 
 
 def prove(model: LanguageModel) -> Proof:
-    """The errors of all checks; raises ProofFailed at the first layer and check over its limit."""
+    """The errors of all checks."""
     sentences, ids = proof_batch(model.sizes.vocabulary, longest=model.longest, reading=model.reading)
     ids = ids.to(model.device)
     own = pad_sequence([torch.ones(len(sentence), dtype=torch.bool) for sentence in sentences], batch_first=True)

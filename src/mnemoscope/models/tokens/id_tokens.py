@@ -27,7 +27,7 @@ class IdTokens:
         self._padding = padding
 
     def encode(self, texts: list[str]) -> list[list[int]]:
-        """The token ids of each text; raises PromptError for other words, and for padding."""
+        """The token ids of each text."""
         rows = [_ids_of(text.split()) for text in texts]
         for ids in rows if self._padding else ():
             for end, two in (("begins", ids[:2]), ("ends", ids[-2:])):

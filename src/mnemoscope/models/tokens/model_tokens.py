@@ -66,7 +66,7 @@ class Tokens:
         return Tokens(Tokenizer.from_str(json.dumps(self.description)), special=True)  # not as its owner changed it
 
     def encode(self, texts: list[str]) -> list[list[int]]:
-        """The token ids of each text; raises ModelDamaged for a text at which the tokenizer fails."""
+        """The token ids of each text."""
         with _named_failure():
             return [encoding.ids for encoding in self._plain.encode_batch_fast(texts, add_special_tokens=False)]
 
@@ -118,7 +118,7 @@ def padding_of(tokenizer: Any, config: Any, tokens: SpecialReader, *, rows: int)
 
 
 def chosen_beginning(asked: str, usual: Beginning, tokens: Reader, *, rows: int) -> Beginning:
-    """The beginning token that a user names by its text, or `none`; raises OptionError unless it is one token."""
+    """The beginning token that a user names by its text, or `none`."""
     if asked == "none":
         return Beginning(None, "none")
     texts, _ = tokens.vocabulary(rows)

@@ -35,7 +35,7 @@ _LEADS_RULE = (
 
 
 def judgements(atlas: Atlas) -> pl.DataFrame | None:
-    """Of memories that a campaign sampled, without controls; None without any. Raises what `read_judgements` raises."""
+    """Of memories that a campaign sampled, without controls; None without any."""
     rows = read_judgements(atlas.path)
     rows = None if rows is None else rows.filter(~pl.col("control") & pl.col("sampled"))
     return None if rows is None or rows.is_empty() else rows

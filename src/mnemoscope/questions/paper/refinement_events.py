@@ -20,7 +20,7 @@ CASES = 100
 
 
 def judgements(atlas: Atlas) -> pl.DataFrame | None:
-    """None without verdicts. Raises what `read_verdicts` raises."""
+    """None without verdicts."""
     rows = read_verdicts(atlas.path)
     return None if rows is None or rows.is_empty() else rows
 

@@ -19,7 +19,7 @@ Write = Callable[[Mapping[str, bytes], Collection[str]], None]
 
 @contextmanager
 def replacing_files(directory: Path) -> Iterator[Write]:
-    """Inside the block `write(files, earlier)` replaces earlier files, by names in `directory`. Raises StoreFailed."""
+    """Inside the block `write(files, earlier)` replaces earlier files, by names in `directory`."""
     with storing(directory):
         is_new = not directory.exists()
     make_folder(directory)
@@ -63,7 +63,7 @@ def check_writable(directory: Path) -> None:
 
 
 def is_beside(directory: Path, home: Path, side: str) -> bool:
-    """Whether `directory` is the folder `side` of the atlas in `home`. Raises OptionError for others in it."""
+    """Whether `directory` is the folder `side` of the atlas in `home`."""
     place, home = directory.resolve(), home.resolve()
     if place == home or place in home.parents or (home in place.parents and place != home / side):
         where = f"{directory} holds the atlas or lies inside the atlas"

@@ -35,9 +35,7 @@ _NUMBERED = re.compile(r"(?<=[\"#])(clip|gradient_)[0-9]+(?=[\")])")
 
 
 def grammar() -> str:
-    """The version of Vega-Lite, as the renderer names it. Raises OptionError where the renderer would abort the
-    process.
-    """
+    """The version of Vega-Lite, as the renderer names it."""
     require_addresses(_ADDRESSES, "drawing a figure")
     return ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
 

@@ -46,7 +46,7 @@ class LayerRouting:
 
 
 def routing(atlas: Atlas) -> list[LayerRouting]:
-    """The routing of every mined layer with experts. Raises AtlasUnfinished for an atlas without any."""
+    """The routing of every mined layer with experts."""
     table = atlas.table("routing")
     return [_layer(atlas, layer, table.filter(pl.col("layer") == layer)) for layer in table["layer"].unique().sort()]
 

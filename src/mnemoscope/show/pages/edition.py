@@ -74,7 +74,7 @@ class Edition:
             raise AtlasBusy(f"{self.atlas.path} changed while it was being read; try again in a moment")
 
     def read_current(self, key: Hashable, read: Callable[[], T]) -> T:
-        """The cached result of `read` on answers or patterns. Raises AtlasBusy if they have changed since."""
+        """The cached result of `read` on answers or patterns."""
 
         def read_and_check() -> T:
             value = read()

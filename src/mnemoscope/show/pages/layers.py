@@ -93,7 +93,7 @@ class Choice(Address, frozen=True):
         return f"?{self.query(page=number) or 'page=1'}"
 
     def numbers(self) -> list[int] | None:
-        """The listed memories, None without a list. Raises OptionError for anything but numbers."""
+        """The listed memories, None without a list."""
         if not self.memories.strip():
             return None
         parts = [part.strip() for part in self.memories.split(",")]

@@ -23,7 +23,7 @@ OpenIndex = Callable[[], Index]
 def search_page(
     edition: Edition, index: OpenIndex, *, text: str, fields: Sequence[str], layers: str, page: int
 ) -> Page:
-    """Memories that match; no hits and no total for an empty text. Raises what Index.search raises."""
+    """Memories that match; no hits and no total for an empty text."""
     among = read_layers(edition, layers)
     names = tuple(dict.fromkeys(piece for field in fields for piece in field.split(",") if piece)) or USUAL_FIELDS
     check_search_fields(names)
@@ -102,7 +102,7 @@ def _counts(edition: Edition) -> pl.DataFrame:
 
 
 def read_layers(edition: Edition, text: str) -> Sequence[int] | None:
-    """The layers in `0-3,7`; None for none. Raises OptionError for a malformed list, or a layer that is not there."""
+    """The layers in `0-3,7`; None for none."""
     named = "".join(text.split())
     return choose_layers(named, len(edition.atlas.manifest.model.sizes.memories)) if named else None
 

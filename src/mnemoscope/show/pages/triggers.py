@@ -69,7 +69,7 @@ def triggers_view(
 
 
 def _place_view(edition: Edition, wanted: MemoryId, row: dict[str, Any], tokens: Sequence[int]) -> dict[str, Any]:
-    """What a row of `triggers` or `random` says, with the texts around its token. Raises AtlasDamaged."""
+    """What a row of `triggers` or `random` says, with the texts around its token."""
     position, following, vocabulary = row["position"], row["next_token"], edition.atlas.vocabulary
     if position >= len(tokens):
         raise AtlasDamaged(f"{edition.atlas.path}: {wanted} names position {position} of sentence {row['sentence']}")

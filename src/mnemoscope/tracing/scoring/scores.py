@@ -176,7 +176,7 @@ def require_model_of(model: LanguageModel, atlas: Atlas) -> None:
 
 def adopt_votes(model: LanguageModel, atlas: Atlas) -> bool:
     """Copies the votes that mining projected; returns whether it could: the atlas must be the model's, in its number
-    format. Raises AtlasDamaged.
+    format.
     """
     mined = atlas.manifest
     if model.fingerprint != mined.model.fingerprint or str(model.dtype) != f"torch.{mined.plan.get('dtype')}":

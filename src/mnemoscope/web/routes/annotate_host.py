@@ -46,7 +46,7 @@ post = partial(router.post, dependencies=[FORM, HOST])
 
 
 def judged_store(site: OneSite) -> "Store":
-    """The store. Raises 404 if there are no judgements."""
+    """The store."""
     store = site.judgements.existing_store()
     if store is None:
         raise HTTPException(404, "Nobody has judged anything yet.")
@@ -57,7 +57,7 @@ JudgedStore = Annotated[Any, Depends(judged_store)]
 
 
 def redirect_annotator(site: OneSite, request: Request) -> Response | None:
-    """Redirects annotators who ask for the host's page; raises 403 without access."""
+    """Redirects annotators who ask for the host's page."""
     invited = not sessions.has_full_access(site, request) and sessions.known_annotator(site, request) is not None
     if sessions.judging_annotator(site, request) is not None or invited:
         ending = ".json" if path_of(request).endswith(".json") else ""
@@ -130,7 +130,7 @@ def leave(site: OneSite, request: Request) -> Response:
 
 
 def _find_invited(site: Site, invitation: str) -> "Annotator":
-    """The annotator of an invitation. Raises 401 if it is not valid."""
+    """The annotator of an invitation."""
     store = site.judgements.existing_store()
     annotator = None if store is None else store.annotator(invitation)
     if annotator is None:

@@ -134,7 +134,7 @@ def _view(store: "Store", annotator: "Annotator", code: str) -> "KeyView | CaseV
 
 
 def visit_item(site: OneSite, request: Request, code: Code, annotator: OneAnnotator, store: OneStore) -> Visit:
-    """The judged item; a memory's name adds it. Raises 404."""
+    """The judged item; a memory's name adds it."""
     if _MEMORY.fullmatch(code) and sessions.has_full_access(site, request):
         code = store.choose(MemoryId.parse(code))
     return Visit(request, store, annotator, _view(store, annotator, code))

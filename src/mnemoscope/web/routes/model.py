@@ -140,7 +140,7 @@ def _changes(worker: "ModelWorker", wanted: TraceAddress) -> tuple[str, ...]:
 
 
 def _trace_page(site: Site, worker: "ModelWorker", wanted: TraceAddress) -> Page:
-    """The page of one trace. Raises PromptError, InterventionError and what tracing raises."""
+    """The page of one trace."""
     from mnemoscope.web import model_answers
     from mnemoscope.web.attribution_answers import dominant_memories
 
@@ -236,7 +236,7 @@ def _names(site: Site, worker: "ModelWorker") -> dict[str, str | None]:
 
 
 def _diff_page(site: Site, worker: "ModelWorker", wanted: DiffAddress) -> Page:
-    """The page of one difference. Raises PromptError, OptionError and what `diff` raises."""
+    """The page of one difference."""
     from mnemoscope.web.attribution_answers import run_difference
     from mnemoscope.web.model_answers import continue_prompt
 
@@ -267,7 +267,7 @@ def audit(site: OneSite, worker: OneWorker, wanted: Annotated[AuditAddress, Quer
 
 
 def _audit_page(site: Site, worker: "ModelWorker", wanted: AuditAddress) -> Page:
-    """The page of one string. Raises PromptError, and what the audit raises."""
+    """The page of one string."""
     data: dict[str, Any] = {"limits": _audit_limits(worker), **wanted.model_dump(), "audit": None}
     extra: dict[str, Any] = {"asked": wanted, "problem": ""}
     if wanted.text is None:

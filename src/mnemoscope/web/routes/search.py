@@ -48,9 +48,7 @@ class BackgroundIndex:
         self._now: _Opening | None = None
 
     def begin(self) -> "_Opening":
-        """Opens the index of the edition in the background, unless that has begun. Raises AtlasBusy for an outdated
-        edition, so that the page is made from the present one.
-        """
+        """Opens the index of the edition in the background, unless that has begun."""
         edition = self._site.edition()
         with self._lock:
             if self._now is None or self._now.searched != edition.searched or self._now.has_failed():
@@ -63,7 +61,7 @@ class BackgroundIndex:
             return self._now
 
     def index(self) -> "Index":
-        """The open index. Raises 503 while it is built, and the error if building failed."""
+        """The open index."""
         opening = self.begin()
         try:
             return opening.future.result(TIMEOUT_SECONDS)
@@ -109,7 +107,7 @@ class _Opening:
         return self.future.done() and self.future.exception() is not None
 
     def progress(self, name: str, done: float, total: float | None, unit: str) -> None:
-        """Records the progress of the build. Raises TimeoutError when it is cancelled."""
+        """Records the progress of the build."""
         if self.unwanted.is_set():
             raise TimeoutError
         self.done = f" ({done / total:.0%} of its {unit})" if total else ""

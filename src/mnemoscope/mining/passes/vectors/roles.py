@@ -34,7 +34,7 @@ Ints = NDArray[np.int64]
 
 
 def write_layer_roles(run: MiningRun, layer: int) -> None:
-    """Writes `roles` of one layer if it is missing; needs its triggers. Raises NotFinite, StoreFailed."""
+    """Writes `roles` of one layer if it is missing; needs its triggers."""
     if run.is_made("roles", layer):
         return
     triggers = KeyTriggers(run.model, run.directory, run.plan)
@@ -65,7 +65,7 @@ class RolePass:
         self._projectors: dict[torch.device, Projector] = {}
 
     def columns(self, layer: int, own: Ints, dealt: Ints) -> dict[str, Any]:
-        """The columns of `roles`; `dealt` is the control. Null without embeddings. Raises NotFinite."""
+        """The columns of `roles`; `dealt` is the control. Null without embeddings."""
         model, projector = self.model, self._projector(self.model.devices[layer])
         memories = model.sizes.memories[layer]
         columns: dict[str, Any] = {"memory": np.arange(memories, dtype=np.int32)}

@@ -28,7 +28,7 @@ _TOGETHER = 1024
 
 
 def write_similar_words(run: MiningRun) -> None:
-    """Writes `similar_words` if it is missing, without rows where the embeddings are unknown. Raises StoreFailed."""
+    """Writes `similar_words` if it is missing, without rows where the embeddings are unknown."""
     if run.is_made("similar_words"):
         return
     counts = pq.read_table(run.path("tokens"))["count"].to_numpy()

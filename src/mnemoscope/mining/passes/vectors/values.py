@@ -77,9 +77,9 @@ class ValuePass:
         return Projector.of(self.model)
 
     def columns(self, layer: int, wanted: Targets, factors: NDArray[np.float64] | None = None) -> dict[str, Any]:
-        """The columns of `values` for one layer; raises NotFinite. `factors [sign, memory]` multiply values at work,
-        NaN if the memory has no trigger of that sign (`work_factors`). A linear head multiplies scores as it multiplies
-        vectors, so one product serves all.
+        """The columns of `values` for one layer. `factors [sign, memory]` multiply values at work, NaN if the memory
+        has no trigger of that sign (`work_factors`). A linear head multiplies scores as it multiplies vectors, so one
+        product serves all.
         """
         model, projector = self.model, self.projector
         values, folded, up = model.values(layer), model.folded_values(layer), model.up_keys(layer)
@@ -153,7 +153,7 @@ def work_factors(model: LanguageModel, layer: int, triggers: pl.DataFrame, scale
 
 def write_layer_values(run: MiningRun, layer: int) -> None:
     """Writes `values` of one layer if it is missing; needs triggers and scales. Without prefixes no scale is known, and
-    the columns of values at work are null. Raises NotFinite, StoreFailed.
+    the columns of values at work are null.
     """
     if run.is_made("values", layer):
         return

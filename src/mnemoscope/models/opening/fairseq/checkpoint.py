@@ -35,9 +35,7 @@ class _Shell:
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The options (`args`) and the weights (`model`) as stored, on the CPU. Raises ModelNotFound, ModelDamaged (no
-    checkpoint, or an incomplete one), ModelUnsupported (code that would run).
-    """
+    """The options (`args`) and the weights (`model`) as stored, on the CPU."""
     if path.is_dir():
         raise ModelNotFound(f"{str(path)!r} is a folder; give the checkpoint file in it, as in fairseq:PATH.pt")
     if not path.is_file():

@@ -29,7 +29,7 @@ _FUSED = re.compile(r"(decoder\.layers\.[0-9]+\.self_attn\.)in_proj_(weight|bias
 
 
 def open_checkpoint(source: str, *, dictionary: Path | None) -> LoadedParts:
-    """The model of `fairseq:PATH.pt`, with the given dictionary or the `dict.txt` beside it; raises ModelError."""
+    """The model of `fairseq:PATH.pt`, with the given dictionary or the `dict.txt` beside it."""
     name = source.removeprefix("fairseq:").strip()
     if not name:
         raise ModelNotFound("the checkpoint's name is empty; give fairseq:PATH.pt")
@@ -96,9 +96,7 @@ def _version(stored: dict[str, Tensor], where: str) -> int:
 
 
 def build(shape: DecoderShape, weights: dict[str, Tensor], where: str) -> Network:
-    """The network with the checkpoint's weights, float32. Raises ModelDamaged for a missing weight, one of another
-    shape, NaN, or tied copies that differ; ModelUnsupported for a weight without a place.
-    """
+    """The network with the checkpoint's weights, float32."""
     if not shape.final_norm:
         weights = {name: tensor for name, tensor in weights.items() if not name.startswith("decoder.layer_norm.")}
     if shape.output_bands is None and shape.tied_words and "decoder.embed_tokens.weight" in weights:
@@ -134,7 +132,7 @@ def build(shape: DecoderShape, weights: dict[str, Tensor], where: str) -> Networ
 
 
 def _tie(network: Network, where: str) -> None:
-    """Makes tied weights, which the file holds as copies, one tensor; raises ModelDamaged if they differ."""
+    """Makes tied weights, which the file holds as copies, one tensor."""
     shape = network.shape
     pairs = []
     if shape.tied_words and shape.output_bands is None:

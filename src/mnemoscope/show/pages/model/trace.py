@@ -169,7 +169,7 @@ def memory_of(change: str) -> str:
 
 
 def chosen_place(wanted: TraceAddress, trace: Data) -> tuple[int, int]:
-    """Layer and position, by default the last position and the layer that decides there. Raises OptionError."""
+    """Layer and position, by default the last position and the layer that decides there."""
     layers, length = len(trace["layers"]), len(trace["positions"])
     position = wanted.position if isinstance(wanted.position, int) else length - 1
     if position >= length:
