@@ -274,4 +274,4 @@ def _check(atlas: Atlas, model: LanguageModel) -> None:
     from mnemoscope.mining.extending import load_mined
     from mnemoscope.mining.plan.mining_plan import MiningPlan
 
-    load_mined(atlas, MiningPlan.from_document(atlas.manifest.plan, atlas.path), model, ["roles"], opening=AS_USUAL)
+    load_mined(atlas, MiningPlan.from_document(atlas.manifest.plan, atlas.path), model, opening=AS_USUAL)

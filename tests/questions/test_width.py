@@ -250,7 +250,7 @@ def pass_of(out: Path, model: Any) -> Any:
     atlas = ms.open_atlas(out)
     plan = MiningPlan.from_document(atlas.manifest.plan, out)
     with torch.inference_mode():
-        loaded = load_mined(atlas, plan, model, ["width"], opening=ModelOptions())
+        loaded = load_mined(atlas, plan, model, opening=ModelOptions())
         return width.WidthPass(MiningRun(RunContext(out), loaded, plan))
 
 
