@@ -202,7 +202,8 @@ def test_a_ring_has_the_kind_of_its_label_and_covers_no_point(
     assert ("L0.M0" in names(reader, kind="shallow")) == (kind == "shallow")
     assert ("L0.M0" in names(reader, kind="none")) == (kind == "none")
     groups = re.findall(
-        r'<g fill="(none|#\w+)"(?: stroke="(#\w+)")? (?:fill|stroke)-opacity', reader.get("/layers/0").text
+        r'<g fill="(none|#\w+)"(?: pointer-events="all" stroke="(#\w+)")? (?:fill|stroke)-opacity',
+        reader.get("/layers/0").text,
     )
     assert groups == [("none", colour), (GREY, "")]  # the ring, then the points
 
