@@ -150,6 +150,8 @@ class _Writer:
         try:
             page = kind.make_page(self._edition, parameters)
             text = frame.render(page.template, {"twin": f"{path}.json", **page.values()})
+        except AtlasBusy:
+            raise
         except MnemoscopeError as problem:
             where = f"{self._edition.atlas.path}: the page {path} cannot be made"
             raise AtlasDamaged(f"{where}: {' '.join(str(problem).split())}") from problem
