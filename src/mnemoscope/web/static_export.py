@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit
 
 from mnemoscope.atlas.derived_manifest import check_replaceable, made_files
 from mnemoscope.atlas.manifest import MANIFEST
-from mnemoscope.errors import AtlasDamaged, AtlasExists, MnemoscopeError, OptionError
+from mnemoscope.errors import AtlasBusy, AtlasDamaged, AtlasExists, MnemoscopeError, OptionError
 from mnemoscope.foundation.files import json_bytes, storing
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.foundation.progress import Progress, ignore_progress
