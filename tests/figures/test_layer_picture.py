@@ -156,7 +156,9 @@ def test_rings_have_the_colour_of_their_kind_and_lie_below_the_points(drawn: Pic
     both = pl.concat([memories(ROWS).with_columns(negative=pl.lit(value=False)), below])
     svg = picture(drawn, both, shown=range(8), titles=TITLES * 2, links=LINKS * 2)
     groups = re.findall(
-        r'<g fill="([^"]*)"(?: stroke="([^"]*)")? (?:fill|stroke)-opacity="0.75"><a href="/L7.M(\d)"', svg
+        r'<g fill="([^"]*)"(?: pointer-events="all" stroke="([^"]*)")? (?:fill|stroke)-opacity="0.75">'
+        r'<a href="/L7.M(\d)"',
+        svg,
     )
     rings, points = groups[:4], groups[4:]
     assert rings == [("none", kinds[row[5]], str(number)) for number, row in enumerate(ROWS)]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import mnemoscope as ms
-from mining.conftest import byte_tokenizer, odd_text
+from mining.conftest import byte_tokenizer, odd_text, tables_of
 from mining.equal_atlases import assert_equal_atlases
 from mining.expert_reference import ExpertReference, SlowMixture, assert_mixture, flattened
 from mining.reference import documents_of, sentences_of
@@ -165,3 +165,14 @@ def test_predictions_values_at_work_and_removals(name: str, tmp_path: Path) -> N
             widths = slow.hand.widths(layer)
             own = sum(width for width, weight in zip(widths, weights[-1].tolist(), strict=True) if weight)
             assert reachable[row["prefix"], layer] == own
+
+
+@pytest.mark.full
+def test_parts_of_a_mixture_merge_to_the_bytes_of_one_run(text: Path, tmp_path: Path) -> None:
+    model = load_model(build_mixture("deepseek_v2"), tokenizer=byte_tokenizer(bos_token=END))
+    options = {"split": "line", "triggers": 7, "removals": 2, "prefixes": 20, "batch_tokens": 200}
+    whole = mine(model, text, out=tmp_path / "whole", **options)
+    parts = [mine(model, text, out=tmp_path / f"part{i}", part=f"{i}/2", **options) for i in (1, 2)]
+    merged = ms.merge(tmp_path / "merged", parts, model=model)
+    assert tables_of(merged) == tables_of(whole)
+    assert verify(merged) == []

@@ -413,7 +413,13 @@ def test_of_one_document_no_lens_is_stored_and_the_question_is_undecided(
     model = tiny_model("gpt2-relu")
     lines = odd_text().splitlines()
     (tmp_path / "held.txt").write_text("\n\n".join(lines))
-    options: dict[str, Any] = {"triggers": 5, "prefixes": 8, "removals": 0, "validation": tmp_path / "held.txt"}
+    options: dict[str, Any] = {
+        "split": "sentence",
+        "triggers": 5,
+        "prefixes": 8,
+        "removals": 0,
+        "validation": tmp_path / "held.txt",
+    }
     out = mined_text(model, tmp_path, "\n".join(line for line in lines if line.strip()), **options)
     with pytest.raises(AtlasUnfinished, match="from one document"):
         fit_lenses(out, model)

@@ -185,3 +185,12 @@ def test_the_output_folder(tmp_path: Path, model: LanguageModel, parts: Parts) -
         merge(out, made, model=model)
     assert tables_of(merge(out, made, model=model, force=True)) == before
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.full
+def test_a_model_without_a_beginning_token_and_all_prefixes(text: Path, tmp_path: Path) -> None:
+    plain = load_model(build("opt"), tokenizer=byte_tokenizer())
+    options = {**OPTIONS, "per_sentence": "all", "layers": "1"}
+    whole = mine(plain, text, out=tmp_path / "whole", **options)
+    made = [mine(plain, text, out=tmp_path / f"part-{i}", part=f"{i}/3", **options) for i in (1, 2, 3)]
+    assert tables_of(merge(tmp_path / "merged", made, model=plain)) == tables_of(whole)

@@ -26,7 +26,7 @@ from mnemoscope.errors import (
     OptionError,
     PlanDiffers,
 )
-from mnemoscope.mining import mine
+from mnemoscope.mining import merge, mine
 from mnemoscope.mining.text import batch_loader, random_firings, triggers
 from mnemoscope.mining.text.random_firings import DRAWN, choose_share
 from mnemoscope.mining.text_pass import TextReader
@@ -309,3 +309,11 @@ def test_special_tokens_are_not_drawn_where_they_are_no_triggers(experts: bool, 
     rest = every.filter(pl.col("token") != 0).join(own, on=columns, how="anti")
     assert len(own) > 100
     assert rest.is_empty()
+
+
+def test_two_parts_make_the_same_bytes(gated: Case) -> None:
+    parts = [gated.mine(f"part-{i}", part=(i, 2), random=True) for i in (1, 2)]
+    assert (parts[0] / "random_sentences.parquet").is_file()
+    merged = merge(gated.folder / "merged", parts, model=gated.model)
+    assert tables_of(merged) == tables_of(gated.folder / "atlas")
+    assert {"random/layer-001.parquet", "random_sentences.parquet"} <= tables_of(merged).keys()

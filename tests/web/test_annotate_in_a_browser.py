@@ -210,3 +210,22 @@ def test_the_host_s_pages_and_a_memory_s(atlas: Path, visit: Visits, width: int)
         boss.page.get_by_text("the host's own <b>word</b>").wait_for()
         fine(boss, url)
         assert visit(link).complaints == []
+
+
+def test_a_verdict_survives_a_lost_server(atlas: Path, visit: Visits) -> None:
+    with running(atlas) as url:
+        port = int(url.rpartition(":")[2])
+        (link,) = begun(visit, url, "Ada")
+        page = visit(link).page
+        page.click(".places:last-of-type a")
+        page.wait_for_selector("#verdict")
+        place = page.url
+    page.keyboard.press("r")
+    page.locator("[data-state]").get_by_text("sent again soon").wait_for()
+    context = page.context
+    page.close()
+    with running(atlas, port=port):
+        page = context.new_page()
+        page.goto(place)
+        page.locator("h1").get_by_text("Item 13").wait_for()
+        assert [row["kind"] for row in stored(atlas, "Ada")] == ["related"]

@@ -142,3 +142,12 @@ CONTRAST = """() => {
   }
   return worst;
 }"""
+
+
+def test_script_in_a_prompt_does_not_run(visit: Visits, site: str) -> None:
+    hostile = "the cat </textarea></script><script>document.title='run'</script><img src=x onerror=alert(1)>"
+    seen = visit(f"{site}/trace?{urlencode({'prompt': hostile, 'set': 'L1.M4=0', 'generate': 1})}")
+    assert seen.page.title() == "Trace · Mnemoscope"
+    assert seen.page.get_by_label("Prompt").input_value() == hostile
+    assert hostile in (seen.page.locator("pre").text_content() or "").replace("\\'", "'")
+    clean(seen, site)

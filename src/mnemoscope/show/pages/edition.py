@@ -56,14 +56,14 @@ class Edition:
         return "-".join(hash[:16] for hash in (self.atlas.manifest_hash, *self.manifests[1:]))
 
     @property
-    def searched(self) -> str:
+    def index_source(self) -> str:
         """The hashes of what the search index is made from."""
 
         def read() -> str:
             patterns = recorded_hashes(self.atlas, "analyses").get(TABLES["patterns"].path(), {})
             return f"{self.atlas.manifest_hash} {patterns.get('sha256')}"
 
-        return self.read_current("searched", read)
+        return self.read_current("index_source", read)
 
     def is_current(self) -> bool:
         """Always true without manifests."""

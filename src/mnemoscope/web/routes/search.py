@@ -51,12 +51,12 @@ class BackgroundIndex:
         """Opens the index of the edition in the background, unless that has begun."""
         edition = self._site.edition()
         with self._lock:
-            if self._now is None or self._now.searched != edition.searched or self._now.has_failed():
+            if self._now is None or self._now.index_source != edition.index_source or self._now.has_failed():
                 edition.check_current()
                 if self._now is not None:
                     self._now.unwanted.set()
                     self._now.future.add_done_callback(_close)
-                self._now = _Opening(edition.atlas, edition.searched)
+                self._now = _Opening(edition.atlas, edition.index_source)
                 threading.Thread(target=self._open, args=(self._now,), name="search index", daemon=True).start()
             return self._now
 
@@ -98,7 +98,7 @@ class _Opening:
     """The index of an atlas and its patterns: its future and progress; `unwanted` cancels the build."""
 
     atlas: Atlas
-    searched: str
+    index_source: str
     unwanted: threading.Event = field(default_factory=threading.Event)
     future: "Future[Index]" = field(default_factory=Future)
     done: str = ""
