@@ -10,8 +10,9 @@ from typing import Any
 from mnemoscope.atlas import open_atlas
 from mnemoscope.atlas.derived_manifest import record_hashes
 from mnemoscope.atlas.manifest import seal
-from mnemoscope.atlas.schema import RULES, TABLES, Provenance
+from mnemoscope.atlas.schema import TABLES, Provenance
 from mnemoscope.atlas.store import write_sentences, write_table
+from mnemoscope.foundation.options.mining_options import RULES
 
 LAYERS, MEMORIES, VOCABULARY = 12, 3072, 50_257
 _ORIGIN = Provenance("model", "corpus", "plan")

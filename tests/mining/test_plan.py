@@ -10,10 +10,9 @@ import pytest
 import torch
 
 from mnemoscope.atlas.manifest import begin
-from mnemoscope.atlas.schema import RULES
 from mnemoscope.cluster.status import run_status
 from mnemoscope.errors import AtlasTooNew, OptionError, PlanDiffers
-from mnemoscope.foundation.options.mining_options import MiningOptions
+from mnemoscope.foundation.options.mining_options import RULES, MiningOptions
 from mnemoscope.mining.plan.mining_plan import (
     MiningPlan,
     all_versions,

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from mnemoscope.atlas.manifest import seal
-from mnemoscope.atlas.schema import RULES, SCHEMA_VERSION, TABLES, Provenance
+from mnemoscope.atlas.schema import SCHEMA_VERSION, TABLES, Provenance
 from mnemoscope.atlas.store import write_sentences, write_table
 from mnemoscope.foundation.files import write_json
+from mnemoscope.foundation.options.mining_options import RULES
 
 PROVENANCE = Provenance(model="a" * 64, corpus="b" * 64, plan="c" * 64)
 WORDS = [

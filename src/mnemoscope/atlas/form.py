@@ -12,7 +12,6 @@ from functools import cache, cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
-from pydantic_core import PydanticCustomError
 
 from mnemoscope.atlas.schema import SCHEMA_VERSION, Provenance
 from mnemoscope.errors import AtlasDamaged
@@ -33,7 +32,7 @@ def _holding(kind: type, *names: str) -> AfterValidator:
         for name in names:
             if type(value.get(name)) is not kind or (kind is int and value[name] < 0):
                 what = "text" if kind is str else "a whole number from 0 on"
-                raise PydanticCustomError("holding", "{name} should be {what}", {"name": name, "what": what})
+                raise ValueError(f"{name} should be {what}")
         return value
 
     return AfterValidator(check)
@@ -42,7 +41,7 @@ def _holding(kind: type, *names: str) -> AfterValidator:
 def _check_files(files: Mapping[str, Any]) -> Mapping[str, Any]:
     for path, entry in files.items():
         if not is_file_entry(path, entry):
-            raise PydanticCustomError("files", "{path} is no file of an atlas", {"path": _short(path)})
+            raise ValueError(f"{_short(path)} is no file of an atlas")
     return files
 
 
@@ -169,7 +168,9 @@ class Manifest(Mapping[str, Any]):
             manifest = _form().validate_python({**document, "document": document})
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-            raise AtlasDamaged(_fault(".".join(map(str, first["loc"])), first["msg"])) from None
+            raise AtlasDamaged(
+                _fault(".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, "))
+            ) from None
         if fault := _disagreement(manifest):
             raise AtlasDamaged(fault)
         return manifest

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mnemoscope.atlas.form import Manifest
-from mnemoscope.atlas.schema import RULES, SCHEMA_VERSION, TABLES, UNRELEASED, place
+from mnemoscope.atlas.schema import SCHEMA_VERSION, TABLES, place
 from mnemoscope.errors import AtlasDamaged, AtlasNotFound, AtlasTooNew, AtlasUnfinished
 from mnemoscope.foundation.files import (
     check_spelling,
@@ -29,6 +29,7 @@ from mnemoscope.foundation.files import (
     write_bytes,
     write_json,
 )
+from mnemoscope.foundation.options.mining_options import RULES, UNRELEASED
 from mnemoscope.foundation.options.model_options import NAMED, ModelOptions
 from mnemoscope.foundation.origin import package_version
 

@@ -13,10 +13,6 @@ from mnemoscope.atlas.columns import TableKind, parse_columns
 from mnemoscope.errors import OptionError
 
 SCHEMA_VERSION = 4
-RULES = 11
-"""Raised when this package's own rules change a number. A plan holds it."""
-UNRELEASED = "was made by an unreleased version; mine it again"
-"""Said of an atlas or a run with another number."""
 
 SENTENCES_PER_PART = 100_000
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Self
 
 from mnemoscope.atlas.manifest import WORK, shared_run_of
-from mnemoscope.atlas.schema import UNRELEASED
 from mnemoscope.corpus import TokenizedCorpus, open_prepared
 from mnemoscope.errors import PartsDiffer, PlanDiffers
+from mnemoscope.foundation.options.mining_options import UNRELEASED
 from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.text.ranges import Range
 

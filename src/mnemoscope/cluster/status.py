@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from mnemoscope.atlas.manifest import MANIFEST, STATE, WORK, read_manifest, unfinished_plan
-from mnemoscope.atlas.schema import RULES, TABLES, UNRELEASED
+from mnemoscope.atlas.schema import TABLES
 from mnemoscope.cluster.coordination.heartbeats import BEATS, DRIVER, beat_path, host, is_gone
 from mnemoscope.cluster.coordination.leases import DONE, LeaseFolder
 from mnemoscope.cluster.stages import TEXT, PublishedStage
 from mnemoscope.errors import AtlasNotFound, AtlasTooNew, StoreFailed
 from mnemoscope.foundation.files import read_object
+from mnemoscope.foundation.options.mining_options import RULES, UNRELEASED
 
 _STALE = 60.0
 """Seconds since the last beat after which a worker of another machine counts as dead, by the clock here."""

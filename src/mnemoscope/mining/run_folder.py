@@ -22,12 +22,12 @@ from mnemoscope.atlas.manifest import (
     read_manifest,
     unfinished_plan,
 )
-from mnemoscope.atlas.schema import RULES, TABLES, UNRELEASED
+from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.tables import patterns_command
 from mnemoscope.corpus import Encoder, Render, Source, TokenizedCorpus, open_source, prepare
 from mnemoscope.errors import AtlasError, AtlasExists, CorpusError, ModelError, PlanDiffers
 from mnemoscope.foundation.files import file_hash, storing
-from mnemoscope.foundation.options.mining_options import MiningOptions, is_chat
+from mnemoscope.foundation.options.mining_options import RULES, UNRELEASED, MiningOptions, is_chat
 from mnemoscope.foundation.options.model_options import NAMED, full_name
 from mnemoscope.foundation.progress import NOTE, StopSignal, interruption
 from mnemoscope.mining.plan.limits import limit_note

@@ -13,6 +13,10 @@ from mnemoscope.errors import OptionError
 from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions
 
 DTYPES = ("float32", "bfloat16", "float16")
+RULES = 11
+"""Raised when this package's own rules change a number. A plan holds it."""
+UNRELEASED = "was made by an unreleased version; mine it again"
+"""Said of an atlas or a run with another number."""
 TRIGGERS, TRIGGERS_OF_EXPERTS = 50, 25
 """Triggers kept per memory and sign: usually, and in a model of experts, which has many more memories."""
 LENS_TOKENS = 200_000

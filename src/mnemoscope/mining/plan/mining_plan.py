@@ -16,12 +16,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mnemoscope.atlas.schema import RULES, UNRELEASED
 from mnemoscope.errors import OptionError, PlanDiffers
 from mnemoscope.foundation.budget import BUDGET
 from mnemoscope.foundation.options.mining_options import (
+    RULES,
     TRIGGERS,
     TRIGGERS_OF_EXPERTS,
+    UNRELEASED,
     MiningOptions,
     choose_layers,
     parse_removals,
