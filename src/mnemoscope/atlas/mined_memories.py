@@ -25,13 +25,13 @@ class MinedMemories:
         """By layer, of a model of experts; empty for any other model."""
 
     def memories(self, layer: int) -> int:
-        """The number of memories of a layer."""
+        """The number of memories of a layer; raises MemoryIdError for a layer that was not mined."""
         if layer not in self.layers:
             raise MemoryIdError(f"layer {layer} is not in {self.path}, which has {self.range_text()}")
         return self.manifest.model.sizes.memories[layer]
 
     def numbering(self, layer: int) -> Numbering:
-        """The numbering of a mined layer's memories."""
+        """The numbering of a mined layer's memories; raises MemoryIdError."""
         return self.numberings.get(layer, Numbering((self.memories(layer),)))
 
     def name(self, layer: int, number: int) -> MemoryId:
@@ -39,7 +39,7 @@ class MinedMemories:
         return self.numbering(layer).name(layer, number)
 
     def number(self, memory: MemoryId) -> int:
-        """The number of a memory in its layer."""
+        """The number of a memory in its layer; raises MemoryIdError for a memory that the atlas does not have."""
         number = self.numbering(memory.layer).number(memory) if memory.layer in self.layers else None
         if number is None:
             counted = MemoryId(memory.layer, memory.memory) == memory and memory.layer in self.layers

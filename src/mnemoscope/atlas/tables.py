@@ -111,7 +111,8 @@ class Tables(MinedMemories):
         """All rows of a table, such as `triggers` (one file per layer) or `tokens`, with all columns or some.
 
         Without a `layer` a table with one file per layer is that of all layers, behind a column `layer`. Memories of
-        experts are counted through their layer, with `expert` beside them (experts.py).
+        experts are counted through their layer, with `expert` beside them (experts.py). Raises OptionError for an
+        impossible table, AtlasUnfinished for one not made, AtlasDamaged.
         """
         if layer is None and table_kind(name).numbered == "layer":
             own = None if columns is None else [column for column in columns if column != "layer"]
@@ -126,7 +127,9 @@ class Tables(MinedMemories):
         return rows
 
     def columns(self, name: str) -> pl.DataFrame:
-        """What the columns of a table are, a row each: `column`, `type`, `about` (meaning, unit)."""
+        """What the columns of a table are, a row each: `column`, `type`, `about` (meaning, unit). Raises OptionError
+        for an impossible table.
+        """
         kind = table_kind(name)
         own = kind.by_name.values() if self.numberings else kind.of_all
         return pl.DataFrame([{"column": one.name, "type": one.type, "about": one.about} for one in own])
@@ -148,7 +151,7 @@ class Tables(MinedMemories):
         ids: Sequence[int],
         columns: Sequence[str] | None = None,
     ) -> pl.DataFrame:
-        """The rows whose `column`, by which the table is sorted, is one of `ids`."""
+        """The rows whose `column`, by which the table is sorted, is one of `ids`; raises AtlasDamaged."""
         chosen = sorted(set(ids))
         pieces: list[pl.DataFrame] = []
         for path in self.paths(name, layer):
@@ -162,7 +165,7 @@ class Tables(MinedMemories):
         return pl.concat(pieces)
 
     def sentences(self, ids: Sequence[int], *, columns: Sequence[str] | None = None) -> pl.DataFrame:
-        """The stored sentences with these ids, each once, in order of id."""
+        """The stored sentences with these ids, each once, in order of id; raises AtlasDamaged for a missing one."""
         rows = self.rows_where("sentences", column="sentence", ids=ids, columns=columns)
         if rows.height < len(set(ids)) and self.has("random_sentences"):
             others = self.rows_where("random_sentences", column="sentence", ids=ids, columns=columns)
@@ -177,7 +180,8 @@ class Tables(MinedMemories):
     def prefixes(self, places: Sequence[tuple[int, int]], *, stored: pl.DataFrame | None = None) -> list[list[int]]:
         """The tokens of the prefixes that end at these places (sentence, position), in their order.
 
-        `stored`: the sentences, if they were read before.
+        `stored`: the sentences, if they were read before. Raises AtlasDamaged for a missing sentence, and for a
+        position outside of one.
         """
         if stored is None:
             stored = self.sentences([sentence for sentence, _ in places], columns=["sentence", "tokens"])

@@ -45,7 +45,7 @@ class Refused(Record):
 def ask_each(
     prompts: Sequence[dict[str, str]], ask: Callable[[dict[str, str]], T], progress: Progress, stage: str
 ) -> tuple[list[T], tuple[Refused, ...]]:
-    """What is found of each prompt, and those that are refused."""
+    """What is found of each prompt, and those that are refused. Raises PromptError if all are."""
     found: list[T] = []
     refused: list[Refused] = []
     for number, row in enumerate(prompts, 1):

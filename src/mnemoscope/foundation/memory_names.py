@@ -51,7 +51,7 @@ class MemoryId:
 
     @staticmethod
     def parse(text: str) -> "MemoryId":
-        """The memory that `text` names, such as `L10.M222`."""
+        """The memory that `text` names, such as `L10.M222`; raises MemoryIdError for anything else."""
         match = _FORM.fullmatch(text.strip())
         if match is None:
             shown = text if len(text) <= 40 else f"{text[:40]}..."

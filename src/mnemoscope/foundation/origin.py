@@ -67,7 +67,7 @@ class Result:
         raise NotImplementedError
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Writes the document as JSON, for `open_result` too."""
+        """Writes the document as JSON, for `open_result` too. Raises StoreFailed."""
         saved = {"kind": type(self).__name__, "fields": _plain(self)}
         write_json(Path(path), json_safe({**self.to_dict(), "saved": saved}))
         return Path(path)
@@ -94,7 +94,9 @@ def _plain(value: Any) -> Any:
 
 
 def restore(hint: Any, value: Any) -> Any:
-    """What `save` wrote, as an object of this type."""
+    """What `save` wrote, as an object of this type; raises TypeError, LookupError, OSError or ValueError for anything
+    else.
+    """
     origin, kinds = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _frame(value, kinds[1])
