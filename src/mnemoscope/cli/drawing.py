@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mnemoscope.atlas.schema import TABLES
-from mnemoscope.cli.runner import FilteredStream
+from mnemoscope.cli.runner import stream_behind
 from mnemoscope.foundation.formatting import (
     before_token,
     plain_percent,
@@ -65,8 +65,7 @@ class _Plain(Console):
 def stdout_console(*, piped_width: int) -> Console:
     """A console on stdout; `piped_width` is its width unless stdout is a terminal."""
     width = None if sys.stdout.isatty() else piped_width
-    stream = sys.stdout.stream if isinstance(sys.stdout, FilteredStream) else sys.stdout
-    return _Plain(file=stream, width=width, highlight=False, markup=False, emoji=False)
+    return _Plain(file=stream_behind(sys.stdout), width=width, highlight=False, markup=False, emoji=False)
 
 
 def print_table(

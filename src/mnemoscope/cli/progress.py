@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from threading import Timer
 from typing import TextIO
 
+from mnemoscope.cli.runner import stream_behind
 from mnemoscope.foundation.options.model_options import display_name
 from mnemoscope.foundation.progress import NOTE, WORKER, Note, Progress, report_to, unit_and_rest
 
@@ -26,7 +27,7 @@ LINE_EVERY, EVENT_EVERY = 10.0, 1.0
 def reporting(events: bool = False) -> Iterator[Progress]:
     """The `progress` callback for a room; with `events` it writes one JSON document per line, also on a terminal."""
     if sys.stderr.isatty() and not events:
-        with report_to(True, getattr(sys.stderr, "stream", sys.stderr)) as report:  # past the runner's filter
+        with report_to(True, stream_behind(sys.stderr)) as report:
             yield report
     else:
         lines = json_events(sys.stderr) if events else Lines(sys.stderr)

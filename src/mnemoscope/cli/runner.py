@@ -105,6 +105,11 @@ class FilteredStream:
         return getattr(self.stream, name)
 
 
+def stream_behind(stream: TextIO) -> TextIO:
+    """The target of a filtered stream, for what filters its own texts and writes escape sequences; else the stream."""
+    return stream.stream if isinstance(stream, FilteredStream) else stream
+
+
 _C1 = re.compile("[\x7f-\x9f]")
 """Control codes that JSON leaves unescaped but terminals act on."""
 

@@ -1,7 +1,7 @@
 """`mnemoscope diff`: which memories made two models, or one model on two prompts, answer differently."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -80,18 +80,15 @@ def diff(
     with loading(model):
         loaded = load_model(model, dtype=dtype, device=device, **opening.keywords())
     with reporting() as progress:
+        how: dict[str, Any] = {"both": both, "patch": patch, "top": top, "atlas": opened, "seed": seed}
         if rows is not None:
             found: attribution.PromptsDifference | attribution.RunDifference = attribution.diff_prompts(
                 loaded,
                 rows,
                 other=other,
                 other_adapter=other_adapter,
-                both=both,
-                patch=patch,  # type: ignore[arg-type]
-                top=top,
-                atlas=opened,
-                seed=seed,
                 progress=progress,
+                **how,
             )
         else:
             assert prompt is not None
@@ -103,12 +100,8 @@ def diff(
                 other_prompt=other_prompt,
                 target=target,
                 against=against,
-                both=both,
-                patch=patch,  # type: ignore[arg-type]
-                top=top,
-                atlas=opened,
-                seed=seed,
                 progress=progress,
+                **how,
             )
     if json:
         emit(found.to_dict())
