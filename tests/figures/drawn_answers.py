@@ -53,7 +53,7 @@ class Tables:
         self.layers = tuple(range(layers))
         self.tables, self._memories = tables, memories
         sizes = {"memories": [memories] * layers, "vocabulary": 1000}
-        self.manifest = Manifest.of(manifest(plan={"seed": 3}, model={"sizes": sizes}, layers=[]))
+        self.manifest = Manifest.of(manifest(plan={"seed": 3}, model={"sizes": sizes}, layers=[*self.layers]))
 
     @property
     def upper_layers(self) -> tuple[int, ...]:

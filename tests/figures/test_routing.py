@@ -1,6 +1,7 @@
 """What is told of routing, against counts by hand, of an atlas of experts whose routing is known by construction."""
 
 from collections import Counter
+from collections.abc import Callable
 from itertools import combinations
 from math import log
 from pathlib import Path
@@ -46,8 +47,8 @@ def test_it_is_drawn(experts_atlas: Path) -> None:
 
 
 @pytest.mark.full
-def test_the_report_has_the_figure_and_the_numbers(experts_atlas: Path, tmp_path: Path) -> None:
-    report = write_report(experts_atlas, tmp_path / "report")
+def test_the_report_has_the_figure_and_the_numbers(experts_atlas: Path, copied: Callable[[Path], Path]) -> None:
+    report = write_report(copied(experts_atlas))
     assert {f"figures/routing.{ending}" for ending in ("svg", "png", "pdf")} <= set(report.files)
     page = (report.directory / "index.html").read_text()
     section = page[page.index('<section id="routing"') : page.index('<section id="memories"')]
