@@ -146,8 +146,8 @@ class LanguageModel(metaclass=_Reloaded):
         numbering = self.numbering(layer)
         if numbering.routed is None:
             return numbering.count
-        chosen = min(numbering.routed, experts_chosen(self.anatomy.model.config))
-        return chosen * numbering.widths[0] + sum(numbering.widths[numbering.routed :])
+        experts = min(numbering.routed, experts_chosen(self.anatomy.model.config))
+        return experts * numbering.widths[0] + sum(numbering.widths[numbering.routed :])
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -201,8 +201,8 @@ class LanguageModel(metaclass=_Reloaded):
                 f"the prompt has token {tokens[beyond]}{named}, but the model has only {rows} rows;"
                 " write it differently"
             )
-        known = self.vocabulary()[1]
-        if not any(known[token] for token in tokens):
+        pieces = self.vocabulary()[1]
+        if not any(pieces[token] for token in tokens):
             raise PromptError(f"the prompt {short} has only tokens without text ({tokens[0]}); write some words")
         if len(tokens) > self.longest:
             beside = " after its beginning token" if self.reading.before else ""
@@ -394,13 +394,13 @@ class LanguageModel(metaclass=_Reloaded):
 
             layers = layers if layers is None else list(layers)
             read_each = ((one, self.coefficients(one, layers)) for one in prompt)
-            return pl.concat([own.select(pl.lit(one).alias("text"), pl.all()) for one, own in read_each])
+            return pl.concat([frame.select(pl.lit(one).alias("text"), pl.all()) for one, frame in read_each])
         tokens, read = self.prompt_tokens(prompt), dict[int, Tensor]()
-        chosen = range(self.sizes.layers) if layers is None else list(layers)
+        read_layers = range(self.sizes.layers) if layers is None else list(layers)
         with hold_model(self), self.lock, torch.inference_mode(), Taps(own_thread=True) as taps:
-            own = self.reading.own(len(tokens))
-            for layer in chosen:
-                keep = lambda each, _, layer=layer: read.update({layer: each[0, own].float().cpu().clone()})  # noqa: E731
+            columns = self.reading.own(len(tokens))
+            for layer in read_layers:
+                keep = lambda each, _, layer=layer: read.update({layer: each[0, columns].float().cpu().clone()})  # noqa: E731
                 self.watch(layer, keep, taps)
             self.backbone(torch.tensor([self.reading.frame(tokens)], device=self.device))
         import polars as pl  # mining does without
@@ -408,7 +408,7 @@ class LanguageModel(metaclass=_Reloaded):
         texts, schema = self.vocabulary()[0], {"layer": pl.Int16, "memory": pl.Int32, "position": pl.Int32}
         places = pl.DataFrame({"position": range(len(tokens)), "token": [texts[token] for token in tokens]})
         frames = [pl.DataFrame(schema={**schema, "token": pl.String, "coefficient": pl.Float32})]
-        for layer in chosen:
+        for layer in read_layers:
             memories = pl.DataFrame({"layer": layer, "memory": range(read[layer].shape[1])})
             each = memories.join(places, how="cross").cast(schema)  # type: ignore[arg-type]
             frames.append(each.with_columns(pl.Series("coefficient", read[layer].T.flatten().numpy())))

@@ -56,8 +56,8 @@ class LoadedParts:
         return None if ":" in self.spec or is_path(full_name(self.spec)) else self.spec
 
     def begins(self, rows: int) -> Beginning:
-        usual, chosen = self.beginning(rows), self.opening.beginning
-        return usual if chosen is None else chosen_beginning(chosen, usual, self.tokens, rows=rows)
+        usual, asked = self.beginning(rows), self.opening.beginning
+        return usual if asked is None else chosen_beginning(asked, usual, self.tokens, rows=rows)
 
     def reader(self, beginning: Beginning) -> Reader:
         return IdTokens(beginning=beginning.token) if isinstance(self.tokens, IdTokens) else self.tokens

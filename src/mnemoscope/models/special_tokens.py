@@ -35,19 +35,19 @@ class ChatReader:
     """Reads chats through the model's template; raises ModelUnsupported for a model without one."""
 
     def __init__(self, model: LanguageModel) -> None:
-        reader, found = model.reader, chat_template(model)
-        if not found or not isinstance(reader, Tokens | PythonTokens):
+        reader, template = model.reader, chat_template(model)
+        if not template or not isinstance(reader, Tokens | PythonTokens):
             raise ModelUnsupported(
                 f"{model.spec!r} has no chat template for messages; name a tokenizer that has one (tokenizer), or a"
                 " field of text"
             )
         self._tokenizer, self._reader, self._first = reader.tokenizer, reader.with_special(), model.beginning.token
         self._template: str | None = None
-        if "strftime_now" in str(found):
-            dated = "".join(f" | replace('{form}', '{said}')" for form, said in _DAY.items())
+        if "strftime_now" in str(template):
+            dated = "".join(f" | replace('{form}', '{value}')" for form, value in _DAY.items())
             macro = f"{{%- macro strftime_now(form) -%}}{{{{ form{dated} }}}}{{%- endmacro %}}"
             self._template = macro + self._tokenizer.get_chat_template()
-        made_of = f"{found} {self._first} {model.tokenizer_fingerprint}"
+        made_of = f"{template} {self._first} {model.tokenizer_fingerprint}"
         self.fingerprint = hashlib.sha256(made_of.encode()).hexdigest()
 
     def render(self, messages: list[Any]) -> str:

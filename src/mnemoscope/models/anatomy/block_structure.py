@@ -64,10 +64,10 @@ def read_structure(model: nn.Module, seen: Observation, path: str, blocks: list[
                 rows[kind] = mixer
         if routed is not None:
             layers.append(find_mixture(seen, call, block, *routed))
-        elif isinstance(found := rows[kind], str):
-            without[number] = found
+        elif isinstance(row := rows[kind], str):
+            without[number] = row
         else:
-            layers.append(resolve_layer(block, *found))
+            layers.append(resolve_layer(block, *row))
     if not layers:
         adding = ", ".join(dict.fromkeys(without.values()))
         raise Unclear(f"what its blocks add is the output of {adding}, not of a feed-forward layer")
@@ -124,25 +124,33 @@ def find_mixture(seen: Observation, outer: ModuleCall, block: nn.Module, place: 
         return _layer_of_branches(outer, inside, block, of[place], experts)
     leaving = of[place]
     if leaving.given.shape[-1] != entry.given.shape[-1]:
-        leaving, narrow = _narrowing(inside, of[place], entry)
-        experts = replace(experts, narrow=narrow)
+        # They work in a narrower stream, between two maps, the second of which gives the layer's output.
+        linear = find_maps(inside)
+        into = [call for call in linear if same(call.given, leaving.taken) and same(call.taken, entry.taken)]
+        out = [call for call in linear if same(call.taken, leaving.given) and call.given.shape == entry.given.shape]
+        if not into or not out:
+            raise Unclear(
+                "its experts work in a narrower stream, which is not joined to the model's by linear maps alone"
+            )
+        around = (LinearMap.whole(call.module, transposed=linear[call]) for call in (into[0], out[0]))
+        leaving, experts = out[0], replace(experts, narrow=Narrowing(*around))
     beside = [call for call in inside if not f"{call.path}.".startswith(f"{entry.path}.")]
     twins = [call for call in beside if same(call.taken, entry.taken) and call.given.shape == entry.given.shape]
     for others in [(), *((twin,) for twin in twins)]:
         exits = (entry, *others)
         whole = replace(entry, given=entry.given + sum(call.given for call in others))
-        found = with_norms(NO_ROW, outer, inside, whole, entry.taken)
-        if found is not None:
+        sums = with_norms(NO_ROW, outer, inside, whole, entry.taken)
+        if sums is not None:
             break
     else:
         raise Unclear("the outputs of its experts do not add up to the outputs of its blocks")
     places = tuple(f"{call.path}." for call in exits)
     shared = _find_shared([c for c in inside if f"{c.path}.".startswith(places)], place, block)
-    own, *each = _factors(of, leaving.given, experts, shared, whole.given)
+    routed_factor, *each = _factors(of, leaving.given, experts, shared, whole.given)
     ended = tuple(call.module for call in reversed(inside) if call in exits)
     scaled = tuple(replace(expert, scale=factor) for (_, expert), factor in zip(shared, each, strict=True))
-    ffn = MixtureFeedForward(entry.module, ended, replace(experts, scale=own), scaled)
-    return resolve_layer(block, *found, ffn=ffn)
+    ffn = MixtureFeedForward(entry.module, ended, replace(experts, scale=routed_factor), scaled)
+    return resolve_layer(block, *sums, ffn=ffn)
 
 
 def _layer_of_branches(
@@ -163,24 +171,14 @@ def _layer_of_branches(
     stream = pairs[0][0].taken
     whole = replace(routed, given=sum((behind.given for _, behind in pairs[1:]), start=pairs[0][1].given))
     biased = any(each.dense.down.bias() is not None for _, each in shared) or experts.second_map(0)[1] is not None
-    found = with_norms(NO_ROW, outer, inside, whole, stream)
-    if found is None or biased or any(not same(before.taken, stream) for before, _ in pairs):
+    sums = with_norms(NO_ROW, outer, inside, whole, stream)
+    if sums is None or biased or any(not same(before.taken, stream) for before, _ in pairs):
         raise Unclear("the outputs of its experts do not add up to the outputs of its blocks")
     exits = [behind for _, behind in pairs]
     ended = tuple(call.module for call in reversed(inside) if call in exits)
     branches = tuple(Branch(before.module, behind.module) for before, behind in pairs)
     ffn = MixtureFeedForward(pairs[0][0].module, ended, experts, tuple(expert for _, expert in shared), branches)
-    return resolve_layer(block, *found, ffn=ffn)
-
-
-def _narrowing(inside: list[ModuleCall], experts: ModuleCall, entry: ModuleCall) -> tuple[ModuleCall, Narrowing]:
-    """The call of the map behind experts that work in a narrower stream, and both maps around them."""
-    linear = find_maps(inside)
-    into = [call for call in linear if same(call.given, experts.taken) and same(call.taken, entry.taken)]
-    out = [call for call in linear if same(call.taken, experts.given) and call.given.shape == entry.given.shape]
-    if not into or not out:
-        raise Unclear("its experts work in a narrower stream, which is not joined to the model's by linear maps alone")
-    return out[0], Narrowing(*(LinearMap.whole(call.module, transposed=linear[call]) for call in (into[0], out[0])))
+    return resolve_layer(block, *sums, ffn=ffn)
 
 
 def _factors(
@@ -207,13 +205,13 @@ def _factors(
 
 def _find_shared(inside: list[ModuleCall], routed: str, block: nn.Module) -> list[tuple[tuple[str, str], SharedExpert]]:
     """The shared experts among these calls, each with the paths of its down-projection and of its keys."""
-    own = [call for call in inside if not f"{call.path}.".startswith(f"{routed}.")]
-    maps = find_maps(own)
+    beside = [call for call in inside if not f"{call.path}.".startswith(f"{routed}.")]
+    maps = find_maps(beside)
     # A router of one expert also outputs one number, but has a class of its own.
     switches = [call for call in maps if call.given.shape[1] == 1 and type(call.module).__name__.startswith("Linear")]
     experts = []
     for down in maps:
-        keys = None if down in switches else find_keys(own, list(maps), down)
+        keys = None if down in switches else find_keys(beside, list(maps), down)
         if keys is not None:
             dense = resolve_dense(block, row_of(keys, down, maps))
             experts.append(((down.path, keys.gate.path), dense))

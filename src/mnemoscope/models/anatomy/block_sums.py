@@ -71,8 +71,8 @@ def with_norms(
                 return Sums(replace(row, ffn_norm=ffn_norm, output_norm=call.path))
     for residual, ffn_norm in streams:
         normed = replace(row, ffn_norm=ffn_norm, post_norm=post_norm)
-        if (found := _with_more_behind(normed, block, inside, residual + update, factors)) is not None:
-            return found
+        if (onward := _with_more_behind(normed, block, inside, residual + update, factors)) is not None:
+            return onward
     for call in sorted(others, key=lambda call: call.path.count(".")):
         weighted = any(True for _ in call.module.parameters())
         if weighted and call.given.shape == output.shape and same(block.taken + call.given + update, block.given):

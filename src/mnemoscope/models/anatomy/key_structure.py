@@ -1,6 +1,5 @@
 """Finds the linear maps and the function that explain the input of a block's down-projection, by their numbers."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -64,15 +63,25 @@ def find_keys(inside: list[ModuleCall], maps: list[ModuleCall], down: ModuleCall
     """The keys and f that best explain the down-projection's input, or that of a norm right before it; or None."""
     norms = [call for call in inside if call.changes and call is not down and same(call.given, down.taken)]
     for norm in (None, *(call for call in norms if call.taken.shape == call.given.shape)):
-        found = _keys_of(inside, maps, down, down.taken if norm is None else norm.taken)
-        if found is not None:
-            return found if norm is None else replace(found, inner_norm=norm.path)
+        keys = _keys_of(inside, maps, down, down.taken if norm is None else norm.taken)
+        if keys is not None:
+            return keys if norm is None else replace(keys, inner_norm=norm.path)
     return None
 
 
 def _keys_of(inside: list[ModuleCall], maps: list[ModuleCall], down: ModuleCall, target: Tensor) -> Keys | None:
+    # Candidates for f: the block's own modules with at most scalar parameters, then the well-known functions.
+    functions: list[tuple[str | Activation, str, Activation]] = [
+        (call.path, type(call.module).__name__.lower(), call.module)
+        for call in inside
+        if all(weight.numel() == 1 for weight in call.module.parameters())
+        and not list(call.module.children())
+        and call.taken.shape == call.given.shape == target.shape
+        and call.changes
+    ]
+    functions += [(ACT2FN[name], name, ACT2FN[name]) for name in _FUNCTIONS]
     candidates = []
-    for function, name, f in _activations(inside, target.shape):
+    for function, name, f in functions:
         for gate in maps:
             if gate.given.shape == target.shape and gate is not down:
                 raw = f(gate.given)
@@ -87,13 +96,3 @@ def _keys_of(inside: list[ModuleCall], maps: list[ModuleCall], down: ModuleCall,
     best = min(candidates, key=lambda keys: keys.error, default=None)
     limit = 1e-4 if target.dtype == torch.float32 else HALF_TOLERANCE
     return best if best is not None and best.error < limit else None
-
-
-def _activations(inside: list[ModuleCall], shape: torch.Size) -> Iterator[tuple[str | Activation, str, Activation]]:
-    """Candidates for f: the block's own modules with at most scalar parameters, then the well-known functions."""
-    for call in inside:
-        plain = all(p.numel() == 1 for p in call.module.parameters()) and not list(call.module.children())
-        if plain and call.taken.shape == call.given.shape == shape and call.changes:
-            yield call.path, type(call.module).__name__.lower(), call.module
-    for name in _FUNCTIONS:
-        yield ACT2FN[name], name, ACT2FN[name]

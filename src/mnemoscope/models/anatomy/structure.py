@@ -38,10 +38,17 @@ def infer(model: Any) -> Anatomy:
     config = text_config(model)
     kind = str(getattr(config, "model_type", "") or type(model).__name__)
     try:
-        seen = observe(model, _rows(model, config))
-        path, blocks = _blocks(model, seen, _layer_count(model, config))
+        # A bound for the token ids of a small forward.
+        rows = next(iter(numbers_in(config, ("vocab_size",))), 0) or int(model.get_input_embeddings().weight.shape[0])
+        seen = observe(model, rows)
+        path, blocks = _blocks(model, seen, numbers_in(config, LAYER_COUNTS))
         structure = read_structure(model, seen, path, blocks)
-        head = _head(model, seen)
+        named, calls = model.get_output_embeddings(), seen.calls.values()
+        shape = seen.logits.shape if named is None else None
+        scoring = [call for call in calls if call.module is named or call.given.shape == shape]
+        if not scoring:
+            raise Unclear("no module of it computes scores over the vocabulary")
+        head = scoring[-1]
         norm, project, before = _after_blocks(seen, f"{path}.{structure.last}", head)
         factor, softcap = _scaling(head.given, seen.logits, config)
         backbone = _backbone(model, path, head.taken)
@@ -87,21 +94,12 @@ def _twin(module: Any) -> Any:
     return copy.deepcopy(module, {id(tensor): tensor for tensor in tensors})
 
 
-def _layer_count(model: nn.Module, config: Any) -> int | None:
-    """The stated number of blocks; of several numbers the one that is a list's length, as LongCat needs."""
-    stated = numbers_in(config, LAYER_COUNTS)
+def _blocks(model: nn.Module, seen: Observation, stated: list[int]) -> tuple[str, list[nn.Module]]:
+    """The path of the blocks, and the blocks: of the towers of a multimodal model, those that text runs. Of several
+    stated numbers of blocks the one that is a list's length counts, as LongCat needs.
+    """
     lengths = {len(module) for module in model.modules() if isinstance(module, nn.ModuleList | nn.Sequential)}
-    return next((count for count in stated if count in lengths), stated[0] if stated else None)
-
-
-def _rows(model: Any, config: Any) -> int:
-    """A bound for the token ids of a small forward."""
-    stated = numbers_in(config, ("vocab_size",))
-    return stated[0] if stated else int(model.get_input_embeddings().weight.shape[0])
-
-
-def _blocks(model: nn.Module, seen: Observation, count: int | None) -> tuple[str, list[nn.Module]]:
-    """The path of the blocks, and the blocks: of the towers of a multimodal model, those that text runs."""
+    count = next((count for count in stated if count in lengths), stated[0] if stated else None)
     ran, of = False, "" if count is None else f" of num_hidden_layers = {count} modules"
     for kind in (nn.ModuleList, nn.Sequential):
         towers = {
@@ -122,14 +120,6 @@ def _blocks(model: nn.Module, seen: Observation, count: int | None) -> tuple[str
     if ran:
         raise Unclear("its blocks do not pass on one stream of hidden states")
     raise Unclear(f"its blocks cannot be identified: there is no list{of}")
-
-
-def _head(model: Any, seen: Observation) -> ModuleCall:
-    named = model.get_output_embeddings()
-    for call in reversed(seen.calls.values()):
-        if call.module is named or (named is None and call.given.shape == seen.logits.shape):
-            return call
-    raise Unclear("no module of it computes scores over the vocabulary")
 
 
 def _after_blocks(seen: Observation, last: str, head: ModuleCall) -> tuple[nn.Module | None, nn.Module | None, float]:

@@ -85,10 +85,10 @@ def _with_parts(config: Any) -> list[Any]:
 
 @contextmanager
 def read_attention(
-    model: LanguageModel, found: Sequence[BlockAttention], callback: Callback, *, own_thread: bool = False
+    model: LanguageModel, attentions: Sequence[BlockAttention], callback: Callback, *, own_thread: bool = False
 ) -> Iterator[None]:
-    """Calls `callback(layer, part, tensor)` for all layers; `found` is from `find_attention`. Copy what is kept. The
-    stream that enters the first block is the input of layer -1.
+    """Calls `callback(layer, part, tensor)` for all layers; `attentions` are from `find_attention`. Copy what is kept.
+    The stream that enters the first block is the input of layer -1.
     """
 
     def tap(layer: int, part: Part) -> Callable[[Tensor], None]:
@@ -96,7 +96,7 @@ def read_attention(
 
     with model.in_use(), Taps(own_thread=own_thread) as taps:
         taps.begins(model.anatomy.first_block, tap(-1, "input"))
-        for layer, attention in enumerate(found):
+        for layer, attention in enumerate(attentions):
             taps.begins(model.layer(layer).block, tap(layer, "input"))
             if attention.norm is not None:
                 taps.enters(attention.norm, tap(layer, "sum"))

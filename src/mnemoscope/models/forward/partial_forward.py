@@ -64,11 +64,11 @@ class PartialForward:
         finally:
             del block.__dict__["forward"]
 
-    def _forward_of(self, number: int, own: Callable[..., Any]) -> Callable[..., Any]:
+    def _forward_of(self, number: int, usual: Callable[..., Any]) -> Callable[..., Any]:
         def forward(*inputs: Any, **named: Any) -> Any:
             first, kept = getattr(self._running, "start", None) or (-1, None)
             if number > first:
-                output = own(*inputs, **named)
+                output = usual(*inputs, **named)
                 # The proof's whole forwards record what a block returns beside its stream.
                 self._beside.setdefault(number, tuple(output[1:]) if isinstance(output, tuple) else None)
                 return output
@@ -77,7 +77,7 @@ class PartialForward:
                 beside = self._beside[number]
                 return stream if beside is None else (stream, *beside)
             given = tuple(kept if each is stream else each for each in inputs)
-            return own(*given, **{name: kept if each is stream else each for name, each in named.items()})
+            return usual(*given, **{name: kept if each is stream else each for name, each in named.items()})
 
         return forward
 

@@ -52,12 +52,12 @@ def _replaced_forward(module: nn.Module, routed: RoutedExperts) -> Iterator[list
 
 
 def _forward_of(
-    routed: RoutedExperts, taps: list[tuple[Looks, Take]], own: Callable[..., Tensor]
+    routed: RoutedExperts, taps: list[tuple[Looks, Take]], usual: Callable[..., Tensor]
 ) -> Callable[..., Tensor]:
     def forward(*inputs: Any, **named: Any) -> Tensor:
         looking = [take for looks, take in list(taps) if looks()]
         if not looking:
-            return own(*inputs, **named)
+            return usual(*inputs, **named)
         compute = _compute_every if routed.weighs_input else _compute
         with hold_weights(routed.stacks.module):
             return compute(routed, looking, *inputs, *named.values())

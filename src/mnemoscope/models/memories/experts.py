@@ -66,8 +66,8 @@ class MixtureFeedForward:
 
     @property
     def precision(self) -> torch.dtype:
-        own = [self.routed.second_map(0)[0].dtype, *(each.precision for each in self.routed.around)]
-        return coarsest([*own, *(each.dense.precision for each in self.shared)])
+        routed = [self.routed.second_map(0)[0].dtype, *(each.precision for each in self.routed.around)]
+        return coarsest([*routed, *(each.dense.precision for each in self.shared)])
 
     @property
     def parameters(self) -> int:
@@ -124,12 +124,12 @@ class MixtureFeedForward:
         """One expert at a time, to avoid a copy of all values."""
         firsts, total = self.numbering.firsts, torch.zeros((), device=coefficients.device)
         for expert in self._experts():
-            own = coefficients[..., firsts[expert] : firsts[expert] + self.routed.width].float()
-            total = total + own @ self.routed.second_map(expert)[0].T.float()
+            part = coefficients[..., firsts[expert] : firsts[expert] + self.routed.width].float()
+            total = total + part @ self.routed.second_map(expert)[0].T.float()
         total = self._behind(0, self.routed.out_of_module(total))
         for number, (first, each) in enumerate(zip(firsts[self.routed.count :], self.shared, strict=True), start=1):
-            own = each.dense.write(coefficients[..., first : first + each.dense.numbering.count])
-            total = total + self._behind(number, own)
+            part = each.dense.write(coefficients[..., first : first + each.dense.numbering.count])
+            total = total + self._behind(number, part)
         return total
 
     def _before(self, branch: int, inputs: Tensor) -> Tensor:

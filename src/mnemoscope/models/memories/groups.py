@@ -38,23 +38,23 @@ def join(groups: Sequence[Group], numbering: Numbering) -> tuple[Tensor, Tensor]
 
 
 def place(whole: Tensor, group: Group) -> None:
-    own = _own(whole, group)
+    part = _part_of(whole, group)
     if group.tokens is None:
-        own[:, 0] = group.coefficients
+        part[:, 0] = group.coefficients
     else:
-        own[group.tokens, group.experts] = group.coefficients
+        part[group.tokens, group.experts] = group.coefficients
 
 
 def taken_from(whole: Tensor, group: Group) -> Tensor:
-    own = _own(whole, group)
-    return own[:, 0] if group.tokens is None else own[group.tokens, group.experts]
+    part = _part_of(whole, group)
+    return part[:, 0] if group.tokens is None else part[group.tokens, group.experts]
 
 
-def _own(whole: Tensor, group: Group) -> Tensor:
+def _part_of(whole: Tensor, group: Group) -> Tensor:
     """The group's part of a layer, as a view `[token, expert, memory]`."""
     width = group.coefficients.shape[-1]
-    own = whole[:, group.first : group.first + group.count * width]
-    return own.as_strided((len(whole), group.count, width), (whole.stride(0), width, 1), own.storage_offset())
+    columns = whole[:, group.first : group.first + group.count * width]
+    return columns.as_strided((len(whole), group.count, width), (whole.stride(0), width, 1), columns.storage_offset())
 
 
 def weights_of(group: Group, experts: int) -> Tensor:

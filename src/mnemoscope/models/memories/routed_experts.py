@@ -39,16 +39,16 @@ def gating_of(module: Any) -> tuple[Layout, Gating]:
     weight = module.gate_up_proj
     generator = torch.Generator().manual_seed(0)
     made = (10 * torch.randn(64, 64, generator=generator)).to(device=device_of_module(module), dtype=weight.dtype)
-    own = getattr(module, "_apply_gate", None)
+    apply_gate = getattr(module, "_apply_gate", None)
     activation: Callable[..., Tensor] = getattr(module, "act_fn", nn.functional.silu)
-    if own is None:
+    if apply_gate is None:
         return "halves", plainly(activation)
     limit, alpha = (
         next((float(value) for name in names if isinstance(value := getattr(module, name, None), int | float)), default)
         for names, default in ((("limit", "swiglu_limit"), torch.inf), (("alpha", "swiglu_alpha"), 1.0))
     )
     with torch.inference_mode():
-        expected = own(made)
+        expected = apply_gate(made)
         halves, interleaved = made.chunk(2, dim=-1), (made[..., ::2], made[..., 1::2])
         ways = plainly(activation), *_bounded_ways(activation, limit, alpha)
         taken = inspect.signature(getattr(activation, "forward", activation)).parameters.values()
@@ -146,13 +146,13 @@ class _Pile:
     turned: bool
 
     def __getitem__(self, expert: int) -> Tensor:
-        own = [part[expert] for part in self.parts]
-        return own[0].T if self.turned else torch.cat(own)
+        matrices = [part[expert] for part in self.parts]
+        return matrices[0].T if self.turned else torch.cat(matrices)
 
 
 def _stacks_in(module: nn.Module) -> dict[str, Tensor]:
-    found = {name: getattr(module, name, None) for name in _NAMES}
-    return {name: stack.detach() for name, stack in found.items() if isinstance(stack, Tensor)}
+    stacks = {name: getattr(module, name, None) for name in _NAMES}
+    return {name: stack.detach() for name, stack in stacks.items() if isinstance(stack, Tensor)}
 
 
 @dataclass(frozen=True)
@@ -253,9 +253,9 @@ class RoutedExperts:
     def activate(self, made: Tensor) -> Tensor:
         if self.layout is None:
             return self.activation(made)
-        own = getattr(self.module, "_apply_gate", None)
-        if own is not None:
-            return own(made)  # type: ignore[no-any-return]
+        apply_gate = getattr(self.module, "_apply_gate", None)
+        if apply_gate is not None:
+            return apply_gate(made)  # type: ignore[no-any-return]
         gate, up = made.chunk(2, dim=-1)
         return self.gating(gate, up)
 
@@ -309,8 +309,10 @@ def _routed_of(module: Any, around: Any, stacks: Stacks, *, weighs_input: bool) 
 
 def _piled_of(module: Any) -> RoutedExperts:
     inside, count = module.mlp, int(module.num_experts)
-    own = {name: getattr(inside, name, None) for name in ("w1", "v1", "w2")}
-    if is_wrapper(inside) or not all(type(each) is nn.Parameter and each.is_floating_point() for each in own.values()):
+    piles = {name: getattr(inside, name, None) for name in ("w1", "v1", "w2")}
+    if is_wrapper(inside) or not all(
+        type(each) is nn.Parameter and each.is_floating_point() for each in piles.values()
+    ):
         raise ModelUnsupported(f"its experts ({type(module).__name__}) hold no plain matrices, and cannot be read yet")
     width, activation = int(module.ffn_hidden_size), inside.activation_fn
     stacks, stream = Piles(inside, count), int(module.hidden_size)

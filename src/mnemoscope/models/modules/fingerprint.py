@@ -42,7 +42,9 @@ def content_fingerprint(model: nn.Module, config: dict[str, Any], tokenizer: dic
         digest.update(json.dumps(part, sort_keys=True, default=str).encode())
     for name, weight in read_weights(model):
         digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode())
-        digest.update(_bytes(weight))
+        # Without a copy if it is contiguous in main memory.
+        raw: Any = weight.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8).numpy()
+        digest.update(raw)
     for source in _own_code(model):
         digest.update(hashlib.sha256(source).digest())
     return digest.hexdigest()
@@ -64,7 +66,11 @@ def _own_code(model: nn.Module) -> list[bytes]:
     sources: dict[Path, bytes] = {}
     while waiting:
         name, path = waiting.pop()
-        if path is not None and path not in sources and _is_own(name, path):
+        if path is None or path in sources or path.suffix != ".py":
+            continue
+        root = name.partition(".")[0]
+        library = root in sys.stdlib_module_names or root in _LIBRARIES or not _INSTALLED.isdisjoint(path.parts)
+        if root == REMOTE_CODE or not library:
             sources[path] = path.read_bytes()
             waiting += _imports(sources[path], path, name)
     return sorted(sources.values())
@@ -75,12 +81,6 @@ def _defining_file(kind: type) -> Path | None:
     code = (getattr(value, "__code__", None) for value in vars(kind).values())
     files = [getattr(sys.modules.get(kind.__module__), "__file__", None), *(each.co_filename for each in code if each)]
     return next((Path(file).resolve() for file in files if file and Path(file).is_file()), None)
-
-
-def _is_own(name: str, path: Path) -> bool:
-    root = name.partition(".")[0]
-    known = root in sys.stdlib_module_names or root in _LIBRARIES or not _INSTALLED.isdisjoint(path.parts)
-    return path.suffix == ".py" and (root == REMOTE_CODE or not known)
 
 
 def _imports(source: bytes, path: Path, name: str) -> Iterator[tuple[str, Path | None]]:
@@ -110,8 +110,8 @@ def read_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """`named_weights` one at a time, sorted by name without wrappers; fetches offloaded ones for one step."""
     named = ((name_inside(name), name, weight) for name, weight in named_weights(model).items())
     for plain, name, weight in sorted(named, key=lambda each: each[0]):
-        path, _, own = name.rpartition(".")
-        yield plain, weight_of(model.get_submodule(path), own).detach() if weight.is_meta else weight
+        path, _, name_inside_module = name.rpartition(".")
+        yield plain, weight_of(model.get_submodule(path), name_inside_module).detach() if weight.is_meta else weight
 
 
 def plain_parts(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
@@ -165,10 +165,3 @@ def _essentials(config: Any) -> Any:
     if isinstance(config, list | tuple):
         return [_essentials(value) for value in config]
     return config
-
-
-def _bytes(weight: Tensor) -> memoryview:
-    """The weight's bytes, without a copy if it is contiguous in main memory."""
-    plain = weight.detach().to("cpu").contiguous().reshape(-1)
-    raw: Any = plain.view(torch.uint8).numpy()
-    return memoryview(raw)

@@ -91,19 +91,13 @@ class LinearMap:
 def is_plain(module: nn.Module) -> bool:
     """Whether the module multiplies by its `weight` as it is."""
     weight: Any = getattr(module, "weight", None)
-    return (
-        type(weight) in (Tensor, nn.Parameter)
-        and weight.dim() == 2
-        and bool(weight.is_floating_point())
-        and not is_of_adapters(module)
-        and not _has_more(module)
-    )
-
-
-def _has_more(module: nn.Module) -> bool:
-    """Whether the module has parameters beside matrix and bias, such as those of a hand-written adapter."""
+    if type(weight) not in (Tensor, nn.Parameter) or weight.dim() != 2 or not weight.is_floating_point():
+        return False
+    if is_of_adapters(module):
+        return False
+    # A hand-written adapter has parameters beside matrix and bias.
     names = [name_inside(name) for name, _ in module.named_parameters()] if module._modules else module._parameters
-    return any(name not in ("weight", "bias") and not name.startswith("parametrizations.") for name in names)
+    return all(name in ("weight", "bias") or name.startswith("parametrizations.") for name in names)
 
 
 def is_of_adapters(thing: object) -> bool:
@@ -137,7 +131,10 @@ def probe(module: nn.Module) -> Tensor:
     outside, inside = _sizes(module, False)
     dtype, device = _asked_in(module, inside)
     at_once = rows_within(BUDGET.unit_vectors, max(inside, outside))
-    checked = _uneven_inputs(inside).to(device=device, dtype=dtype)
+    # Inputs with entries of very different size, which eight bits per row cannot represent.
+    uneven = torch.randn(2 * len(_ONE_LARGE), inside, generator=torch.Generator().manual_seed(0))
+    uneven[::2, 0], uneven[1::2, -1] = torch.tensor(_ONE_LARGE), -torch.tensor(_ONE_LARGE)
+    checked = (uneven * _SMALL).to(device=device, dtype=dtype)
     rows = []
     with _without_biases(module):
         for start in range(0, inside, at_once):
@@ -189,13 +186,6 @@ def _ask(module: nn.Module, inputs: Tensor) -> Tensor:
     return given
 
 
-def _uneven_inputs(inside: int) -> Tensor:
-    """Inputs `[n, in]` with entries of very different size, which eight bits per row cannot represent."""
-    inputs = torch.randn(2 * len(_ONE_LARGE), inside, generator=torch.Generator().manual_seed(0))
-    inputs[::2, 0], inputs[1::2, -1] = torch.tensor(_ONE_LARGE), -torch.tensor(_ONE_LARGE)
-    return inputs * _SMALL
-
-
 def _check_linear(module: nn.Module, matrix: Tensor, inputs: Tensor, given: Tensor) -> None:
     exact, wide = matrix.float().T, inputs.float()
     wrong = (given.float() - wide @ exact).square().mean(1)
@@ -239,9 +229,9 @@ def _asked_in(module: nn.Module, inside: int) -> tuple[torch.dtype, torch.device
     stated = getattr(module, "compute_dtype", None)
     if isinstance(stated, torch.dtype):
         return stated, device
-    own, scales = (next((t.dtype for t in some if t.is_floating_point()), None) for some in (parameters, buffers))
-    if own is not None or scales in (None, torch.float32):
-        return own or torch.float32, device
+    dtype, scales = (next((t.dtype for t in some if t.is_floating_point()), None) for some in (parameters, buffers))
+    if dtype is not None or scales in (None, torch.float32):
+        return dtype or torch.float32, device
     with suppress(RuntimeError):
         _ask(module, torch.zeros(1, inside, device=device))
         return torch.float32, device
@@ -251,12 +241,12 @@ def _asked_in(module: nn.Module, inside: int) -> tuple[torch.dtype, torch.device
 @contextmanager
 def _without_biases(module: nn.Module) -> Iterator[None]:
     """Replaces every bias inside, parameter or buffer, by zeros inside the block."""
-    stores: list[dict[str, Any]] = [own for part in module.modules() for own in (part._parameters, part._buffers)]
-    held = [(own, own["bias"]) for own in stores if own.get("bias") is not None]
+    stores: list[dict[str, Any]] = [store for part in module.modules() for store in (part._parameters, part._buffers)]
+    held = [(store, store["bias"]) for store in stores if store.get("bias") is not None]
     try:
-        for own, bias in held:
-            own["bias"] = torch.zeros_like(bias)
+        for store, bias in held:
+            store["bias"] = torch.zeros_like(bias)
         yield
     finally:
-        for own, bias in held:
-            own["bias"] = bias
+        for store, bias in held:
+            store["bias"] = bias

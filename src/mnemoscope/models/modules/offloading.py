@@ -63,9 +63,9 @@ def device_of_module(module: nn.Module) -> torch.device:
     for part in module.modules():
         if (hook := _hook_of(part)) is not None and hook.offload:
             return _device(hook.execution_device)
-        own = next((each for each in (*part.parameters(False), *part.buffers(False)) if not each.is_meta), None)
-        if own is not None:
-            return own.device
+        weight = next((each for each in (*part.parameters(False), *part.buffers(False)) if not each.is_meta), None)
+        if weight is not None:
+            return weight.device
     return torch.device("cpu")
 
 
@@ -79,13 +79,13 @@ def own_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 def weights_at_hand(module: nn.Module) -> list[Tensor]:
     """A module's own weights and stored buffers; of offloaded ones, those in main memory."""
-    own = [*module._parameters.items(), *module._buffers.items()]
+    tensors = [*module._parameters.items(), *module._buffers.items()]
     hook = _hook_of(module) if "_hf_hook" in vars(module) else None
     if hook is None or not hook.offload:
         unstored = module._non_persistent_buffers_set
-        return [weight for name, weight in own if weight is not None and name not in unstored]
+        return [weight for name, weight in tensors if weight is not None and name not in unstored]
     prefix, held = _in_main_memory(hook)
-    return [held[f"{prefix}{name}"] for name, _ in own if f"{prefix}{name}" in held]
+    return [held[f"{prefix}{name}"] for name, _ in tensors if f"{prefix}{name}" in held]
 
 
 def is_spread(model: nn.Module) -> bool:

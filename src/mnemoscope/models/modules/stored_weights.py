@@ -41,8 +41,8 @@ def check_format(config: Any, place: str, source: str, arguments: dict[str, Any]
     ]
     stated = next((entry for entry in entries if isinstance(entry, dict)), None)
     if stated is None and not getattr(config, "quantization", None):
-        found = find_file(place, _BESIDE, **{name: arguments[name] for name in ("revision", "local_files_only")})
-        stated = None if found is None else {"quant_method": "modelopt", **_inside(found)}
+        path = find_file(place, _BESIDE, **{name: arguments[name] for name in ("revision", "local_files_only")})
+        stated = None if path is None else {"quant_method": "modelopt", **_inside(path)}
     elif stated is None or "quant_method" not in stated:
         mlx = getattr(config, "quantization", None)
         stated = {"quant_method": "MLX", **mlx} if isinstance(mlx, dict) else stated
@@ -76,8 +76,8 @@ def check_taken(network: Any, unread: Iterable[str], place: str, source: str, *,
     for path, module in network.named_modules():
         if is_plain(module) and module.weight.dtype.itemsize == 1:
             raise _unscaled_error(source, f"{path}.weight", str(module.weight.dtype).removeprefix("torch."))
-    if not quantised and (found := _first_packed(place)) is not None:
-        raise _unscaled_error(source, *found)
+    if not quantised and (packed := _first_packed(place)) is not None:
+        raise _unscaled_error(source, *packed)
 
 
 def _unscaled_error(source: str, name: str, kind: str) -> ModelUnsupported:

@@ -47,10 +47,10 @@ def weight_files(folder: Path) -> list[Path]:
 def find_file(place: str, name: str, **options: Any) -> Path | None:
     """A file of a folder or hub id; None if it is missing, or cannot be fetched."""
     try:
-        found = cached_file(place, name, **options)
+        path = cached_file(place, name, **options)
     except OSError:
         return None
-    return None if found is None else Path(found)
+    return None if path is None else Path(path)
 
 
 def is_usual(folder: Path) -> bool:
@@ -100,13 +100,13 @@ def check_complete(notes: Mapping[str, Any], source: str, *, of_hub: bool) -> No
         return
     text = f"model {source!r} lacks {len(missing)} of its weights, the first is {missing[0]!r}"
     if others:
-        known = (
+        advice = (
             "download the repository, since names of wrappers are recognised only in folders"
             if of_hub
             else ("give them the names that transformers has for this model")
         )
         raise ModelDamaged(
-            f"{text}, and holds {len(others)} of other names, such as {others[0]!r}; {known}, or take a complete copy"
+            f"{text}, and holds {len(others)} of other names, such as {others[0]!r}; {advice}, or take a complete copy"
         )
     raise ModelDamaged(f"{text}; take a complete copy")
 
@@ -142,11 +142,11 @@ def fitting_names(stored: Iterable[str], *, wanted: Iterable[str], base: str) ->
     """For each stored name the one to read it under. Each change applies to all names, and only if more of them then
     are `wanted`, with or without the prefix `base`.
     """
-    known = set(wanted)
-    known |= {name.removeprefix(f"{base}.") for name in known}
+    accepted = set(wanted)
+    accepted |= {name.removeprefix(f"{base}.") for name in accepted}
 
     def fits(name: str) -> bool:
-        return name in known or f"{base}.{name}" in known
+        return name in accepted or f"{base}.{name}" in accepted
 
     def better(names: dict[str, str], change: Callable[[str], str]) -> dict[str, str]:
         changed = {name: change(now) for name, now in names.items()}
@@ -158,7 +158,7 @@ def fitting_names(stored: Iterable[str], *, wanted: Iterable[str], base: str) ->
         names = better(names, lambda now, prefix=prefix: now.removeprefix(prefix))  # type: ignore[misc]
     twice = [name for name, times in Counter(filter(fits, names.values())).items() if times > 1]
     # A teacher, or an average of the weights, stored beside them under another name.
-    twice += [end for now in names.values() if not fits(now) for end in _endings(now) if end in known]
+    twice += [end for now in names.values() if not fits(now) for end in _endings(now) if end in accepted]
     if twice:
         raise ModelUnsupported(
             f"the files hold {twice[0]!r} more than once, behind different names; save the weights of one model alone"

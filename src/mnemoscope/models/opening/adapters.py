@@ -94,19 +94,19 @@ def check_fits(read: Adapter, base: str, kind: Any, config: Any, *, trust_remote
         empty = kind.from_config(config, trust_remote_code=trust_remote_code)
     if getattr(empty, "_checkpoint_conversion_mapping", {}):  # whose names are others
         return
-    modules, said = dict(empty.named_modules()), f"; it is made for {base_name(read.folder)}"
+    modules, made_for = dict(empty.named_modules()), f"; it is made for {base_name(read.folder)}"
     ends = (empty.get_input_embeddings(), empty.get_output_embeddings())  # may get rows
     for name, weight in read.stored.items():
         if (part := _PART.fullmatch(name)) is None:
             continue
         if (module := modules.get(part[1].replace(".base_layer", ""))) is None:  # so peft names experts inside
-            raise _misfit(read.name, base, f"the model has no place for its {name!r}{said}")
+            raise _misfit(read.name, base, f"the model has no place for its {name!r}{made_for}")
         if any(module is end for end in ends) or not isinstance(module, torch.nn.Linear | Conv1D):
             continue
         outputs, inputs = module.weight.shape if isinstance(module, torch.nn.Linear) else module.weight.shape[::-1]
-        own, wide = (weight.shape[-1], inputs) if part[2] == "A" else (weight.shape[0], outputs)
-        if own != wide:
-            raise _misfit(read.name, base, f"its {part[1]!r} is {own:,} wide, the model's {wide:,}{said}")
+        width, wide = (weight.shape[-1], inputs) if part[2] == "A" else (weight.shape[0], outputs)
+        if width != wide:
+            raise _misfit(read.name, base, f"its {part[1]!r} is {width:,} wide, the model's {wide:,}{made_for}")
 
 
 def read_adapter(adapter: str) -> Adapter:
@@ -126,19 +126,19 @@ def _take_rows(network: Any, stored: dict[str, Any]) -> tuple[bool, list[str]]:
     """Resizes the embeddings to the adapter's rows; returns whether, and the resized weights that it lacks."""
     # Peft's names: modules that it wraps have an additional name inside.
     around = re.compile(r"^base_model\.model\.|token_adapter\.|base_layer\.")
-    known = {around.sub("", name): weight for name, weight in stored.items()}
+    weights = {around.sub("", name): weight for name, weight in stored.items()}
     ends = (network.get_input_embeddings(), network.get_output_embeddings())
     names = [name for name, part in network.named_modules() if any(part is end for end in ends)]
-    rows = {len(known[f"{name}.weight"]) for name in names if f"{name}.weight" in known}
+    rows = {len(weights[f"{name}.weight"]) for name in names if f"{name}.weight" in weights}
     if len(rows) != 1 or rows == {len(network.get_input_embeddings().weight)}:
         return False, []
     network.resize_token_embeddings(rows.pop(), mean_resizing=False)
     network.tie_weights()
-    kept = {id(weight) for name, weight in network.named_parameters(remove_duplicate=False) if name in known}
+    kept = {id(weight) for name, weight in network.named_parameters(remove_duplicate=False) if name in weights}
     return True, [
-        f"{name}.{own}"
+        f"{name}.{inner}"
         for name in names
-        for own, weight in network.get_submodule(name).named_parameters()
+        for inner, weight in network.get_submodule(name).named_parameters()
         if id(weight) not in kept
     ]
 

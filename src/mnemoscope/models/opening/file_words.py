@@ -41,8 +41,8 @@ _LATER = {"peft_version", "qalora_group_size"}
 
 def check_config(config: Any, place: str, source: str, arguments: dict[str, Any]) -> None:
     """Raises ModelUnsupported for an entry of `config.json` that would change numbers and is not read."""
-    found = find_file(place, "config.json", **{name: arguments[name] for name in ("revision", "local_files_only")})
-    for name, value in _strange(config, None if found is None else json.loads(found.read_text(encoding="utf-8"))):
+    path = find_file(place, "config.json", **{name: arguments[name] for name in ("revision", "local_files_only")})
+    for name, value in _strange(config, None if path is None else json.loads(path.read_text(encoding="utf-8"))):
         raise ModelUnsupported(
             f"model {source!r} states {name} = {str(value)[:60]!r} in its config.json, which transformers"
             f" {transformers.__version__} does not read: its numbers would be another model's; take the entry out if it"
@@ -56,23 +56,21 @@ def _strange(config: Any, stated: Any) -> Iterator[tuple[str, Any]]:
     rotary: Any = next((stated[name] for name in ("rope_scaling", "rope_parameters") if stated.get(name)), {})
     groups = [rotary, *rotary.values()] if isinstance(rotary, dict) else []
     pairs = [pair for group in groups if isinstance(group, dict) for pair in group.items()]
-    said = {f"rope_scaling.{name}": value for name, value in pairs if not isinstance(value, dict)}
-    kinds = {said.get("rope_scaling.rope_type"), said.get("rope_scaling.type")} - {None}
-    said |= {f"rope_scaling.{kind}": f"the kind {kind}" for kind in kinds}
-    for name, value in (stated | said).items():
-        if not _is_taken(config, name.rpartition(".")[2]) and not _is_harmless(name, value, config, stated):
-            yield name, value
-    for name in config.sub_configs:
-        yield from _strange(getattr(config, name, None), stated.get(name))
-
-
-def _is_taken(config: Any, name: str) -> bool:
-    """Whether the class declares an entry, or the code of its family (or of rotary positions) names it."""
+    scaling = {f"rope_scaling.{name}": value for name, value in pairs if not isinstance(value, dict)}
+    kinds = {scaling.get("rope_scaling.rope_type"), scaling.get("rope_scaling.type")} - {None}
+    scaling |= {f"rope_scaling.{kind}": f"the kind {kind}" for kind in kinds}
+    # An entry is taken if the class declares it, or the code of its family (or of rotary positions) names it.
     declared = {each.name for each in fields(type(config))}.union(*config.attribute_map.items())
     modules = [kind.__module__ for kind in type(config).__mro__ if ".models." in kind.__module__]
     modules += ["transformers.modeling_rope_utils"] * ("rope_parameters" in declared)
-    named = re.compile(rf"""["']{re.escape(name)}["']|(config|self)\.{re.escape(name)}\b""")
-    return name in declared or any(named.search(_code(module)) for module in modules)
+    for name, value in (stated | scaling).items():
+        last = re.escape(name.rpartition(".")[2])
+        named = re.compile(rf"""["']{last}["']|(config|self)\.{last}\b""")
+        taken = name.rpartition(".")[2] in declared or any(named.search(_code(module)) for module in modules)
+        if not taken and not _is_harmless(name, value, config, stated):
+            yield name, value
+    for name in config.sub_configs:
+        yield from _strange(getattr(config, name, None), stated.get(name))
 
 
 @cache
@@ -90,8 +88,8 @@ def _is_harmless(name: str, value: Any, config: Any, stated: dict[str, Any]) -> 
     if "window" in name and (wide or stated.get("use_sliding_window") is False):
         return True
     entries = config.to_dict() | (getattr(config, "rope_parameters", None) or {})
-    own = name.rpartition(".")[2]
-    loaded = [said for entry, said in entries.items() if entry != own and _parts(entry) & _parts(name)]
+    last = name.rpartition(".")[2]
+    loaded = [loaded_value for entry, loaded_value in entries.items() if entry != last and _parts(entry) & _parts(name)]
     neutral = [1] * bool(_FACTOR.search(name))
     if name == "head_dim":
         neutral = [config.hidden_size // config.num_attention_heads]

@@ -38,9 +38,9 @@ def _watch_names() -> Iterator[set[str]]:
     places, usual, mapped = set[str](), library.tqdm, library.get_gguf_hf_weights_map
 
     def keep(*given: Any, **named: Any) -> Any:
-        found = mapped(*given, **named)
-        places.update(found)
-        return found
+        names = mapped(*given, **named)
+        places.update(names)
+        return names
 
     library.tqdm, library.get_gguf_hf_weights_map = lambda tensors, **_: tensors, keep
     try:

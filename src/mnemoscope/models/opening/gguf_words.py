@@ -91,64 +91,64 @@ class GgufWords:
         return str(self.stated["general.architecture"])
 
     @property
-    def own(self) -> dict[str, Any]:
+    def entries(self) -> dict[str, Any]:
         """The keys of the architecture without its name; of equal numbers for all layers (0: it has none) that one."""
-        found = {name.removeprefix(f"{self.kind}."): value for name, value in self.stated.items()}
-        found = {name: value for name, value in found.items() if f"{self.kind}.{name}" in self.stated}
-        lists = {name: value for name, value in found.items() if isinstance(value, list) and "pattern" not in name}
+        entries = {name.removeprefix(f"{self.kind}."): value for name, value in self.stated.items()}
+        entries = {name: value for name, value in entries.items() if f"{self.kind}.{name}" in self.stated}
+        lists = {name: value for name, value in entries.items() if isinstance(value, list) and "pattern" not in name}
         alike = {name: set(value) - {0} for name, value in lists.items()}
-        return found | {name: values.pop() for name, values in alike.items() if len(values) == 1}
+        return entries | {name: values.pop() for name, values in alike.items() if len(values) == 1}
 
     def take(self, config: Any) -> None:
         """Puts into the configuration what transformers passed over."""
-        own, entries = self.own, config.to_dict().keys() | config.attribute_map.keys()
+        entries, fields = self.entries, config.to_dict().keys() | config.attribute_map.keys()
         self._require(self.stated.get("general.type", "model") == "model", "general.type")
         self._require(self.stated.get("split.count", 0) < 2, "split.count", "join its parts (llama-gguf-split --merge)")
-        for name, value in own.items():
-            entry = next((each for each in _ENTRIES.get(name, "").split() if each in entries), None)
+        for name, value in entries.items():
+            entry = next((each for each in _ENTRIES.get(name, "").split() if each in fields), None)
             if entry is None:
-                self._require(_is_usual(name, value, config, own), name)
+                self._require(_is_usual(name, value, config, entries), name)
                 continue
-            wanted = _in_words(name, value, config, own)
+            wanted = _in_words(name, value, config, entries)
             self._require(not isinstance(wanted, list) or entry == "layer_types", name)
             if not _same(getattr(config, entry), wanted):
                 setattr(config, entry, wanted)
-        if config.num_hidden_layers == _LARGEST_GEMMAS.get(self.kind) and "attention.scale" not in own:
+        if config.num_hidden_layers == _LARGEST_GEMMAS.get(self.kind) and "attention.scale" not in entries:
             config.query_pre_attn_scalar = config.hidden_size // config.num_attention_heads
-        window, kinds = own.get("attention.sliding_window") or math.inf, getattr(config, "layer_types", None)
-        used = kinds is None or "sliding_attention" in kinds or window >= own.get("context_length", 0)
+        window, kinds = entries.get("attention.sliding_window") or math.inf, getattr(config, "layer_types", None)
+        used = kinds is None or "sliding_attention" in kinds or window >= entries.get("context_length", 0)
         self._require(used, "attention.sliding_window")
         if rope := getattr(config, "rope_parameters", None):
-            self._turn(config, rope, own)
+            self._turn(config, rope, entries)
         else:
-            for name in own:
-                self._require(not name.startswith("rope.") or not own[name], name)
+            for name in entries:
+                self._require(not name.startswith("rope.") or not entries[name], name)
 
-    def _turn(self, config: Any, rope: dict[str, Any], own: dict[str, Any]) -> None:
+    def _turn(self, config: Any, rope: dict[str, Any], entries: dict[str, Any]) -> None:
         """Base, part of the head and scaling of the turns of queries and keys."""
         full, local = rope.get("full_attention", rope), rope.get("sliding_attention")
-        full["rope_theta"] = own.get("rope.freq_base", _BASE)
+        full["rope_theta"] = entries.get("rope.freq_base", _BASE)
         if local is not None:
-            local["rope_theta"] = own.get("rope.freq_base_swa", local["rope_theta"])
-        alone = own.get("rope.freq_base_swa") in (None, full["rope_theta"])
+            local["rope_theta"] = entries.get("rope.freq_base_swa", local["rope_theta"])
+        alone = entries.get("rope.freq_base_swa") in (None, full["rope_theta"])
         self._require(local is not None or alone, "rope.freq_base_swa")
-        if (width := own.get("rope.dimension_count")) and local is None:
+        if (width := entries.get("rope.dimension_count")) and local is None:
             share = width / (getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
             if share != full.get("partial_rotary_factor", 1.0):
                 full["partial_rotary_factor"] = share
-        kind, factor = self._scaling(own)
-        context, factors = own.get("context_length", 0), self._factors()
+        kind, factor = self._scaling(entries)
+        context, factors = entries.get("context_length", 0), self._factors()
         self._require(kind in ("none", "linear", "longrope") or (kind == "yarn" and not factors), "rope.scaling.type")
-        original = own.get("rope.scaling.original_context_length", context)
-        strength = own.get("rope.scaling.attn_factor", 1.0) * own.get("rope.scaling.yarn_attn_factor", 1.0)
+        original = entries.get("rope.scaling.original_context_length", context)
+        strength = entries.get("rope.scaling.attn_factor", 1.0) * entries.get("rope.scaling.yarn_attn_factor", 1.0)
         if kind == "yarn":
             full |= {
                 "rope_type": "yarn",
                 "factor": factor,
                 "original_max_position_embeddings": original,
                 "attention_factor": strength * (1 + 0.1 * math.log(max(factor, 1.0))),
-                "beta_fast": own.get("rope.scaling.yarn_beta_fast", 32.0),
-                "beta_slow": own.get("rope.scaling.yarn_beta_slow", 1.0),
+                "beta_fast": entries.get("rope.scaling.yarn_beta_fast", 32.0),
+                "beta_slow": entries.get("rope.scaling.yarn_beta_slow", 1.0),
             }
         elif factors and full.get("rope_type") != "proportional":
             short, long = ([number * factor for number in each] for each in factors)
@@ -165,9 +165,9 @@ class GgufWords:
         elif factor != 1:
             full |= {"rope_type": "linear", "factor": factor}
 
-    def _scaling(self, own: dict[str, Any]) -> tuple[str, float]:
-        kind, factor = own.get("rope.scaling.type", "linear"), own.get("rope.scaling.factor")
-        return kind, (factor or own.get("rope.scale_linear") or 1.0) if kind in ("linear", "yarn") else 1.0
+    def _scaling(self, entries: dict[str, Any]) -> tuple[str, float]:
+        kind, factor = entries.get("rope.scaling.type", "linear"), entries.get("rope.scaling.factor")
+        return kind, (factor or entries.get("rope.scale_linear") or 1.0) if kind in ("linear", "yarn") else 1.0
 
     def _factors(self) -> tuple[list[float], list[float]] | None:
         """What the frequencies are divided by, for short and for long texts, of the file's tensors."""
@@ -176,24 +176,24 @@ class GgufWords:
             return None
         from gguf import GGUFReader
 
-        found = {tensor.name: tensor.data for tensor in GGUFReader(self.path).tensors if tensor.name in (short, long)}
-        return found[short].tolist(), found[long].tolist()
+        factors = {tensor.name: tensor.data for tensor in GGUFReader(self.path).tensors if tensor.name in (short, long)}
+        return factors[short].tolist(), factors[long].tolist()
 
     def hold(self, network: Any) -> None:
         """Raises ModelUnsupported for a tensor that the network did not take, and for other turns than the file's."""
-        own, places = self.own, {_FREQS, _LONG, _SHORT, *(self.places or self.tensors)}
+        entries, places = self.entries, {_FREQS, _LONG, _SHORT, *(self.places or self.tensors)}
         for name in self.tensors:
             block = re.match(r"blk\.([0-9]+)\.", name)
-            ahead = block and own.get("nextn_predict_layers") and int(block[1]) >= network.config.num_hidden_layers
+            ahead = block and entries.get("nextn_predict_layers") and int(block[1]) >= network.config.num_hidden_layers
             self._require(ahead or name in places or name.removesuffix(".weight") in places, f"the tensor {name}")
-        found = {name: turns for name, turns in network.named_buffers() if name.endswith("inv_freq")}
-        turning = {name: turns for name, turns in found.items() if "original" not in name}
-        self._require(turning or not own.get("rope.freq_base"), "rope.freq_base")
-        (kind, factor), factors = self._scaling(own), self._factors()
+        tables = {name: turns for name, turns in network.named_buffers() if name.endswith("inv_freq")}
+        turning = {name: turns for name, turns in tables.items() if "original" not in name}
+        self._require(turning or not entries.get("rope.freq_base"), "rope.freq_base")
+        (kind, factor), factors = self._scaling(entries), self._factors()
         for name, turns in turning.items():
             local = "sliding_attention" in name
-            width = own.get("rope.dimension_count_swa" if local else "rope.dimension_count", 2 * len(turns))
-            base = own.get("rope.freq_base", _BASE)
+            width = entries.get("rope.dimension_count_swa" if local else "rope.dimension_count", 2 * len(turns))
+            base = entries.get("rope.freq_base", _BASE)
             if local:
                 base = network.config.rope_parameters["sliding_attention"]["rope_theta"]
             wanted = float(base) ** -(torch.arange(0, width, 2, dtype=torch.float64) / width)
@@ -216,8 +216,8 @@ class GgufWords:
             parts: list[Any] = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(False)]
             backend.pre_tokenizer = pre_tokenizers.Sequence(parts)
         elif kind == "gpt2":
-            known = vars(gguf_tokenizer_mapping).get("GGUF_PRE_TOKENIZER_SPLITS", ())  # since transformers 5.18
-            self._require(way in _AS_GPT2 or way in known, "tokenizer.ggml.pre", give)
+            splits = vars(gguf_tokenizer_mapping).get("GGUF_PRE_TOKENIZER_SPLITS", ())  # since transformers 5.18
+            self._require(way in _AS_GPT2 or way in splits, "tokenizer.ggml.pre", give)
         elif kind == "llama" and spaced is not None:
             begins = "".join(backend.encode("a", add_special_tokens=False).tokens).startswith("\u2581")
             self._require(begins == spaced, "tokenizer.ggml.add_space_prefix", give)
@@ -232,7 +232,7 @@ class GgufWords:
             )
 
 
-def _is_usual(name: str, value: Any, config: Any, own: dict[str, Any]) -> bool:
+def _is_usual(name: str, value: Any, config: Any, entries: dict[str, Any]) -> bool:
     """Whether a key without an entry says what the network does anyway; zero and false turn something off."""
     heads = config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // heads
@@ -243,20 +243,20 @@ def _is_usual(name: str, value: Any, config: Any, own: dict[str, Any]) -> bool:
         "attention.head_count_kv": heads,
         "attention.key_length": width,
         "attention.scale": width**-0.5,
-        "attention.value_length": own.get("attention.key_length", width),
-        "attention.value_length_swa": own.get("attention.key_length_swa"),
+        "attention.value_length": entries.get("attention.key_length", width),
+        "attention.value_length_swa": entries.get("attention.key_length_swa"),
     }
     return not value or _HARMLESS.fullmatch(name) is not None or _same(does.get(name), value)
 
 
-def _in_words(name: str, value: Any, config: Any, own: dict[str, Any]) -> Any:
+def _in_words(name: str, value: Any, config: Any, entries: dict[str, Any]) -> Any:
     """The value as the configuration writes it."""
     if name == "attention.sliding_window_pattern":
         layers = range(config.num_hidden_layers)
         local = value if isinstance(value, list) else [layer % value < value - 1 for layer in layers]
         return ["sliding_attention" if each else "full_attention" for each in local]
     if name == "block_count":
-        return value - own.get("nextn_predict_layers", 0)
+        return value - entries.get("nextn_predict_layers", 0)
     gates = {1: "softmax", 2: "sigmoid"}
     return round(value**-2) if name == "attention.scale" else gates.get(value) if name.endswith("func") else value
 

@@ -79,10 +79,10 @@ def one_line_errors(source: str, *, what: str = "model", folder: Path | None = N
         for sign, failure, rest in _FAILURES:
             if sign in str(error):
                 raise failure(f"{named}{rest}") from None
-        said = f"{named} cannot be read: {type(error).__name__}: {first_line(error)}"
+        failed = f"{named} cannot be read: {type(error).__name__}: {first_line(error)}"
         if type(error) is ValueError or isinstance(error, ImportError | NotImplementedError):
-            raise ModelUnsupported(said) from None
-        raise ModelDamaged(f"{said}; {_COMPLETE}") from None
+            raise ModelUnsupported(failed) from None
+        raise ModelDamaged(f"{failed}; {_COMPLETE}") from None
 
 
 def _refuse_cache(error: BaseException | None, source: Path) -> None:

@@ -76,13 +76,13 @@ def open_model(source: Any, *, tokenizer: Any, opening: ModelOptions, room: Room
     ModelError, OptionError.
     """
     source, adapted = base_of(source)
-    own, unread = isinstance(source, PreTrainedModel), tuple[str, ...]()
+    in_memory, unread = isinstance(source, PreTrainedModel), tuple[str, ...]()
     if isinstance(tokenizer, str | Path) and str(tokenizer) != IDS:
         tokenizer = open_tokenizer(str(tokenizer), where(str(tokenizer), None, opening.trust_remote_code))
     if isinstance(source, str | Path):
         spec = str(source)
         model, own_tokenizer, unread = _from_name(spec, opening, room, with_tokenizer=tokenizer is None)
-    elif own:
+    elif in_memory:
         if tokenizer is None:
             raise OptionError(
                 "a model in memory needs its tokenizer: load_model(model, tokenizer=tokenizer), or 'ids' for none"
@@ -96,17 +96,17 @@ def open_model(source: Any, *, tokenizer: Any, opening: ModelOptions, room: Room
         model, own_tokenizer, spec = source, None, f"memory:{type(source).__name__}{adapted}"
         if opening.dequantize:
             check_quantised(source, spec)
-            model, own = dequantize(copy.deepcopy(source), spec), False
+            model, in_memory = dequantize(copy.deepcopy(source), spec), False
     else:
         raise OptionError(
             f"no model can be loaded from a {type(source).__name__}; give a hub id, a folder or a transformers model"
         )
-    chosen, config = own_tokenizer if tokenizer is None else tokenizer, text_config(model)
-    tokens = IdTokens() if chosen == IDS else reader_of(chosen)
+    used_tokenizer, config = own_tokenizer if tokenizer is None else tokenizer, text_config(model)
+    tokens = IdTokens() if used_tokenizer == IDS else reader_of(used_tokenizer)
     context = next(iter(numbers_in(config, _CONTEXT_ENTRIES)), _UNSTATED_CONTEXT)
     return LoadedParts(
         network=model,
-        own=own,
+        own=in_memory,
         spec=spec,
         name=Path(spec).stem if spec.endswith(SUFFIX) else None,
         opening=opening,
@@ -114,11 +114,11 @@ def open_model(source: Any, *, tokenizer: Any, opening: ModelOptions, room: Room
         tokens=tokens,
         context=context,
         anatomy=lambda network: find_layers(network) or infer(network),
-        beginning=lambda rows: beginning_of(chosen, config, tokens, rows=rows),
-        padding=lambda rows: padding_of(chosen, config, tokens, rows=rows),
+        beginning=lambda rows: beginning_of(used_tokenizer, config, tokens, rows=rows),
+        padding=lambda rows: padding_of(used_tokenizer, config, tokens, rows=rows),
         boundaries=boundaries_of(config, context),
         unread=unread,
-        ends=lambda rows: ends_of(chosen, config, getattr(model, "generation_config", None), tokens, rows=rows),
+        ends=lambda rows: ends_of(used_tokenizer, config, getattr(model, "generation_config", None), tokens, rows=rows),
     )
 
 
@@ -151,9 +151,9 @@ def _from_name(
     if opening.dequantize:
         network = dequantize(network, source)
     if adapter is not None:
-        network, own = put_adapter(network, adapter, source)
-        if own is not None and with_tokenizer:
-            tokenizer = open_tokenizer(own, where(own, None, opening.trust_remote_code))
+        network, place = put_adapter(network, adapter, source)
+        if place is not None and with_tokenizer:
+            tokenizer = open_tokenizer(place, where(place, None, opening.trust_remote_code))
     return network, tokenizer, unread
 
 

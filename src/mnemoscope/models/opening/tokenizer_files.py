@@ -38,8 +38,8 @@ def open_tokenizer(
     name.
     """
     folder, file = Path(place).expanduser(), arguments.get("gguf_file")
-    found = any(any(folder.glob(pattern)) for pattern in _FILES)
-    has_one = found if stated is None else "tokenizer.ggml.model" in stated
+    has_file = any(any(folder.glob(pattern)) for pattern in _FILES)
+    has_one = has_file if stated is None else "tokenizer.ggml.model" in stated
     name = f"folder {place!r}" if file is None and folder.is_dir() else repr(source or place)
     if folder.is_dir() and not has_one:
         raise TokenizerNotFound(f"{name} holds no tokenizer; {_WHAT_TO_DO}")
@@ -53,19 +53,18 @@ def open_tokenizer(
             kind: Any = PreTrainedTokenizerFast if stated in _PLAIN else AutoTokenizer
             tokenizer = kind.from_pretrained(place, **arguments)
     except ModelError:
-        if source is None or folder.is_dir() or _has_files(place, arguments):
+        options = {name: arguments.get(name) for name in ("revision", "local_files_only")}
+        names = [] if source is None or folder.is_dir() else [name for name in _FILES if "*" not in name]
+        if not names or any(find_file(place, name, **options) is not None for name in names):
             raise
         raise TokenizerNotFound(f"{name} holds no tokenizer; {_WHAT_TO_DO}") from None
-    if not _words(tokenizer):
+    # Without added tokens: transformers makes an empty tokenizer of missing files.
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if not (tokenizer.vocab_size if backend is None else backend.get_vocab_size(with_added_tokens=False)):
         raise TokenizerNotFound(f"{name} holds no tokenizer that transformers reads words from; {_WHAT_TO_DO}")
     if file is None and (folder / "tokenizer.model").is_file() and not (folder / "tokenizer.json").is_file():
         _check_pieces(tokenizer, folder / "tokenizer.model", name)
     return tokenizer
-
-
-def _has_files(place: str, arguments: dict[str, Any]) -> bool:
-    options = {name: arguments.get(name) for name in ("revision", "local_files_only")}
-    return any(find_file(place, name, **options) is not None for name in _FILES if "*" not in name)
 
 
 def _check_pieces(tokenizer: Any, path: Path, name: str) -> None:
@@ -81,9 +80,9 @@ def _check_pieces(tokenizer: Any, path: Path, name: str) -> None:
         return
     for text in _PROBE:
         [ids] = reader_of(tokenizer).encode([text])
-        own = [None if token == tokenizer.unk_token_id else tokenizer.convert_ids_to_tokens(token) for token in ids]
+        pieces = [None if token == tokenizer.unk_token_id else tokenizer.convert_ids_to_tokens(token) for token in ids]
         its = processor.encode_as_ids(text)
-        if own != [None if processor.is_unknown(token) else processor.id_to_piece(token) for token in its]:
+        if pieces != [None if processor.is_unknown(token) else processor.id_to_piece(token) for token in its]:
             raise ModelUnsupported(
                 f"transformers reads the tokenizer.model of {name} differently from SentencePiece; state its class in"
                 ' tokenizer_config.json, such as "tokenizer_class": "LlamaTokenizer", or name another as --tokenizer'
@@ -102,12 +101,6 @@ def _steady(reader: Tokens | PythonTokens) -> SpecialReader:
                     " tokenizer"
                 )
     return reader
-
-
-def _words(tokenizer: Any) -> int:
-    """The number of tokens without added ones: transformers makes an empty tokenizer of missing files."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    return int(tokenizer.vocab_size if backend is None else backend.get_vocab_size(with_added_tokens=False))
 
 
 def reader_of(tokenizer: Any) -> SpecialReader:

@@ -124,10 +124,10 @@ def _one_layer(model: LanguageModel, config: Any) -> Any:
     weights, tensors = dict(network.named_parameters(remove_duplicate=False)), {}
     seeded = torch.Generator(model.device).manual_seed(0)
     for name, empty in made.named_parameters():
-        own = weights.get(name, empty)
-        fits = own.shape == empty.shape and own.dtype == model.dtype and not own.is_meta
+        weight = weights.get(name, empty)
+        fits = weight.shape == empty.shape and weight.dtype == model.dtype and not weight.is_meta
         random = torch.randn(() if fits else empty.shape, dtype=model.dtype, device=model.device, generator=seeded)
-        tensors[name] = own.detach() if fits else random * empty.shape[-1] ** -0.5
+        tensors[name] = weight.detach() if fits else random * empty.shape[-1] ** -0.5
     made.load_state_dict(tensors, strict=False, assign=True)
     return made.to(model.device).eval()
 
@@ -154,8 +154,8 @@ def _differs(
     with torch.inference_mode():
         for group in [*groups, [0]]:
             for row, together in zip(group, forward(_pad_rows([rows[row] for row in group], model)), strict=True):
-                own = alone[row] = alone[row] if row in alone else forward(_pad_rows([rows[row]], model))[0]
-                if _is_far(together[: len(own)], own, half=half):
+                lone = alone[row] = alone[row] if row in alone else forward(_pad_rows([rows[row]], model))[0]
+                if _is_far(together[: len(lone)], lone, half=half):
                     return True
     return False
 

@@ -48,8 +48,8 @@ def proof_batch(vocabulary: int, *, longest: int, reading: Reading) -> tuple[lis
     """Four sentences of unequal length, spread over the vocabulary, and their right-padded ids [batch, position]."""
     sentences = []
     for row, length in enumerate(LENGTHS):
-        own = [(31 + 7919 * (row * LENGTHS[0] + position)) % vocabulary for position in range(min(length, longest))]
-        sentences.append(reading.frame(own))
+        tokens = [(31 + 7919 * (row * LENGTHS[0] + position)) % vocabulary for position in range(min(length, longest))]
+        sentences.append(reading.frame(tokens))
     return sentences, pad_sequence([torch.tensor(sentence) for sentence in sentences], batch_first=True)
 
 
@@ -57,9 +57,9 @@ def prove(model: LanguageModel) -> Proof:
     """The errors of all checks."""
     sentences, ids = proof_batch(model.sizes.vocabulary, longest=model.longest, reading=model.reading)
     ids = ids.to(model.device)
-    own = pad_sequence([torch.ones(len(sentence), dtype=torch.bool) for sentence in sentences], batch_first=True)
-    own = own.to(model.device)
-    scales = [ErrorScale(own, coarsest((model.dtype, parts.ffn.precision))) for parts in model.anatomy.layers]
+    rows = [torch.ones(len(sentence), dtype=torch.bool) for sentence in sentences]
+    in_sentence = pad_sequence(rows, batch_first=True).to(model.device)
+    scales = [ErrorScale(in_sentence, coarsest((model.dtype, parts.ffn.precision))) for parts in model.anatomy.layers]
     limit = max(scale.limit for scale in scales)
     with torch.inference_mode(), run_uncompiled():
         blocks, calls, final, logits = _run(model, ids)
@@ -74,7 +74,7 @@ def prove(model: LanguageModel) -> Proof:
             layers.append((residual, ablation, keys_error(parts, block, scale)))
             for name, error in zip(_CLAIMS, layers[-1], strict=False):
                 _refuse_above(model, name, error, scale, layer)
-        scale = ErrorScale(own, model.dtype)
+        scale = ErrorScale(in_sentence, model.dtype)
         scores = scale.error(model.scores(final, projection="lens"), logits)
         _refuse_above(model, "scores", scores, scale, len(blocks) - 1)
         prove_company(model, sentences, half=limit > min(LIMITS.values()))
@@ -210,9 +210,9 @@ class ErrorScale:
         """
         if a.shape != b.shape:
             return float("inf")
-        own = self.own.to(a.device)
-        difference = (a.float() - b.float()).abs()[own]
-        reference = b.float()[own].square().mean().sqrt().clamp_min(1e-6)
-        size = torch.stack([term.float().abs() for term in (a, b, *terms)]).amax(dim=0)[own]
+        in_sentence = self.own.to(a.device)
+        difference = (a.float() - b.float()).abs()[in_sentence]
+        reference = b.float()[in_sentence].square().mean().sqrt().clamp_min(1e-6)
+        size = torch.stack([term.float().abs() for term in (a, b, *terms)]).amax(dim=0)[in_sentence]
         rounding = ROUNDINGS * torch.finfo(self.dtype).eps / 2 * size
         return float(((difference - rounding).clamp_min(0.0) / reference).max())

@@ -31,21 +31,17 @@ def read_directions(model: LanguageModel, layer: int, *, order: Tensor | None = 
     if order is not None:
         keys, up = keys[:, order.to(keys.device)], None if up is None else up[:, order.to(up.device)]
     with suppress(ModelUnsupported):
-        gain = _input_gain(model, layer)
+        # Of the norm that the keys read, `[hidden]`, or of those of their branches, `[memory, hidden]`.
+        branches = model.layer(layer).ffn.branches
+        norms = [branch.before for branch in branches] if branches else [input_norms(model)[layer]]
+        gains = [model.fold_of(norm).gain for norm in norms]
+        rows = torch.stack([torch.ones(model.sizes.hidden) if each is None else each.cpu() for each in gains])
+        gain = rows[model.branch_of(layer)] if branches else rows[0]
     directions = keys * gain.to(keys.device)
     if up is not None:
         other = up.float() * gain.to(up.device)
         directions = nn.functional.normalize(directions, dim=1) + nn.functional.normalize(other, dim=1)
     return directions - directions.mean(1, keepdim=True)
-
-
-def _input_gain(model: LanguageModel, layer: int) -> Tensor:
-    """The gain `[hidden]` of the norm that a layer's keys read, or `[memory, hidden]` of those of its branches."""
-    branches = model.layer(layer).ffn.branches
-    norms = [branch.before for branch in branches] if branches else [input_norms(model)[layer]]
-    gains = [model.fold_of(norm).gain for norm in norms]
-    rows = torch.stack([torch.ones(model.sizes.hidden) if gain is None else gain.cpu() for gain in gains])
-    return rows[model.branch_of(layer)] if branches else rows[0]
 
 
 def input_norms(model: LanguageModel) -> dict[int, nn.Module | None]:

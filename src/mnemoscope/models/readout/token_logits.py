@@ -75,11 +75,11 @@ def known_rows(model: LanguageModel) -> Tensor:
 
 def token_mean(model: LanguageModel) -> Tensor:
     """The mean `[hidden']`, float64, of the rows of the head that have a token; cached in the model."""
-    known = known_rows(model)
-    if known.all():
+    has_token = known_rows(model)
+    if has_token.all():
         return head_mean(model)
     with torch.inference_mode(False), torch.no_grad():
-        rows = known.to(model.device)
+        rows = has_token.to(model.device)
         return model.cache.get(token_mean, lambda: model.head()[rows].mean(0, dtype=torch.float64))
 
 

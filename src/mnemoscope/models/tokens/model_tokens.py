@@ -58,7 +58,11 @@ class Tokens:
     def __init__(self, tokenizer: Any, *, special: bool = False) -> None:
         """`special`: special strings in a text are special tokens."""
         self.tokenizer = tokenizer
-        self.description = _description(tokenizer)
+        backend = tokenizer if isinstance(tokenizer, Tokenizer) else tokenizer.backend_tokenizer
+        self.description: dict[str, Any] = json.loads(backend.to_str()) | {"padding": None, "truncation": None}
+        # Random splits are for training.
+        if self.description["model"].get("dropout"):
+            self.description["model"]["dropout"] = None
         self._plain = Tokenizer.from_str(json.dumps(self.description | {"post_processor": None}))
         self._plain.encode_special_tokens = not special
 
@@ -142,22 +146,13 @@ def _token_ids(
     """The token ids in an entry of the tokenizer and of configurations, `most` of each. Configurations, whose defaults
     may be of other vocabularies, count only for special tokens; without a tokenizer alone.
     """
-    special, found = tokens.special(), list[int]()
+    special, token_ids = tokens.special(), list[int]()
     for number, place in enumerate(places):
         value = getattr(place, name, None)
         several = value if isinstance(value, list | tuple) else [value]
         ids = [token for token in several if isinstance(token, int) and not isinstance(token, bool)][:most]
-        found += [token for token in ids if number == 0 or special is None or token in special]
-    return [token for token in found if 0 <= token < rows]
-
-
-def _description(tokenizer: Any) -> dict[str, Any]:
-    backend = tokenizer if isinstance(tokenizer, Tokenizer) else tokenizer.backend_tokenizer
-    description: dict[str, Any] = json.loads(backend.to_str())
-    # Random splits are for training.
-    if description["model"].get("dropout"):
-        description["model"]["dropout"] = None
-    return description | {"padding": None, "truncation": None}
+        token_ids += [token for token in ids if number == 0 or special is None or token in special]
+    return [token for token in token_ids if 0 <= token < rows]
 
 
 def _parts(description: dict[str, Any], name: str) -> list[dict[str, Any]]:

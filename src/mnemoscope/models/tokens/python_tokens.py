@@ -67,8 +67,8 @@ class PythonTokens:
     def _encode(self, text: str) -> list[int]:
         tokens: list[Any] = []
         for part in self._split(text) if self._plain else [text]:
-            own = [part] if part in self._plain else self.tokenizer.tokenize(part, split_special_tokens=True)
-            tokens += own if part else []
+            pieces = [part] if part in self._plain else self.tokenizer.tokenize(part, split_special_tokens=True)
+            tokens += pieces if part else []
         ids = self.tokenizer.convert_tokens_to_ids(tokens)
         if None in ids:
             unknown = tokens[ids.index(None)]
@@ -96,7 +96,12 @@ class PythonTokens:
                 spans.append((start, reached))
             else:
                 spans.append(None)
-        return _in_characters(text, _fill_gaps(spans, len(whole)))
+        # A character belongs to every token that has one of its bytes.
+        of_byte = [number for number, character in enumerate(text) for _ in character.encode()] + [len(text)]
+        return [
+            (of_byte[start], of_byte[end - 1] + 1 if end > start else of_byte[start])
+            for start, end in _fill_gaps(spans, len(whole))
+        ]
 
     def vocabulary(self, rows: int) -> tuple[list[str], list[bytes]]:
         """Text and bytes of each of the first `rows` ids, as `Tokens` shows them; empty for ids without a token."""
@@ -172,15 +177,9 @@ def _fill_gaps(spans: list[tuple[int, int] | None], length: int) -> list[tuple[i
     """The spans, with the gap between its neighbours for each run of tokens without one."""
     ends = [0, *(span[1] for span in spans if span is not None)]
     starts = [*(span[0] for span in spans if span is not None), length]
-    known = 0
+    spans_before = 0
     filled: list[tuple[int, int]] = []
     for span in spans:
-        known += span is not None
-        filled.append((ends[known], starts[known]) if span is None else span)
+        spans_before += span is not None
+        filled.append((ends[spans_before], starts[spans_before]) if span is None else span)
     return filled
-
-
-def _in_characters(text: str, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Spans of bytes as spans of characters: a character belongs to every token that has one of its bytes."""
-    of_byte = [number for number, character in enumerate(text) for _ in character.encode()] + [len(text)]
-    return [(of_byte[start], of_byte[end - 1] + 1 if end > start else of_byte[start]) for start, end in spans]

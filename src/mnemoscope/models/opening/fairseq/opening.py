@@ -124,8 +124,9 @@ def build(shape: DecoderShape, weights: dict[str, Tensor], where: str) -> Networ
             raise ModelDamaged(f"{where}: weight {name!r} is {tuple(weights[name].shape)}, its options say {expected}")
         if not weights[name].is_floating_point():
             raise ModelUnsupported(f"{where}: weight {name!r} is {weights[name].dtype}, not numbers")
-    own = {name: weights[name].to(torch.float32, copy=True, memory_format=torch.contiguous_format) for name in wanted}
-    network.load_state_dict(own, assign=True)
+    layout = torch.contiguous_format
+    tensors = {name: weights[name].to(torch.float32, copy=True, memory_format=layout) for name in wanted}
+    network.load_state_dict(tensors, assign=True)
     check_finite(network)
     _tie(network, where)
     return network.eval()

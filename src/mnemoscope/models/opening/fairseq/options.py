@@ -131,6 +131,13 @@ def shape_of(options: Options, weights: dict[str, Tensor], *, version: int) -> D
         raise ModelDamaged(f"{where} shares its embedding with its head, but their widths differ")
     # Without the option fairseq assumes it: its language models were all trained with it.
     pre_norm = options.flag("decoder_normalize_before", default=True)
+    # Older checkpoints use `decoder_final_norm`; the oldest have neither option and no final norm.
+    old = "no_tie_adaptive_proj" in options
+    if pre_norm and "decoder_final_norm" in options:
+        final_norm = options.flag("decoder_final_norm")
+    else:
+        final_norm = pre_norm and not old and not options.flag("no_decoder_final_norm")
+    tied_projections = tied and old and not options.flag("no_tie_adaptive_proj")
     return DecoderShape(
         rows=rows,
         layers=options.number("decoder_layers"),
@@ -140,29 +147,15 @@ def shape_of(options: Options, weights: dict[str, Tensor], *, version: int) -> D
         context=options.number("max_target_positions", options.number("tokens_per_sample", _CONTEXT)),
         activation=activation,
         pre_norm=pre_norm,
-        final_norm=pre_norm and _final_norm(options) and version >= _FINAL_NORM_SINCE,
+        final_norm=final_norm and version >= _FINAL_NORM_SINCE,
         scaled=not options.flag("no_scale_embedding"),
         input_width=input_width,
         output_width=output_width,
         input_bands=input_bands,
         output_bands=output_bands,
         tied_words=tied or shared,
-        tied_projections=tied and _tied_projections(options),
+        tied_projections=tied_projections or (tied and options.flag("tie_adaptive_proj")),
     )
-
-
-def _final_norm(options: Options) -> bool:
-    """Older checkpoints use `decoder_final_norm`; the oldest have neither option and no final norm."""
-    if "decoder_final_norm" in options:
-        return options.flag("decoder_final_norm")
-    if "no_tie_adaptive_proj" in options:
-        return False
-    return not options.flag("no_decoder_final_norm")
-
-
-def _tied_projections(options: Options) -> bool:
-    old = "no_tie_adaptive_proj" in options and not options.flag("no_tie_adaptive_proj")
-    return old or options.flag("tie_adaptive_proj")
 
 
 def _bands(options: Options, end: str, rows: int, width: int) -> Bands:

@@ -79,7 +79,7 @@ def build(name: str) -> tuple[Any, Any]:
         return _build_worked_example()
     if name == "planted":
         return _build_planted()
-    raise ModelNotFound(f"no handmade model {name!r}; there are {', '.join(f'handmade:{known}' for known in HANDMADE)}")
+    raise ModelNotFound(f"no handmade model {name!r}; there are {', '.join(f'handmade:{model}' for model in HANDMADE)}")
 
 
 def _build_worked_example() -> tuple[Any, Any]:
@@ -121,7 +121,13 @@ def _build_planted() -> tuple[Any, Any]:
         _look_back(decoder.layers[0].self_attn, head)
     for planted in PLANTED:
         layer = decoder.layers[planted.memory.layer]
-        layer.fc1.weight[planted.memory.memory] = _key(planted.ngram)
+        # The key is positive exactly if all words of the n-gram are in their slots: each word there adds 1, and the
+        # current word, always one of the vocabulary, subtracts their number less one half: 1/2 for a match, at most
+        # -1/2 otherwise.
+        key = layer.fc1.weight[planted.memory.memory]
+        key[: len(WORDS)] = 0.5 - len(planted.ngram)
+        for slot, word in zip(_SLOTS, reversed(planted.ngram), strict=False):
+            key[_slot(slot, WORDS.index(word))] += 1.0
         layer.fc2.weight[:, planted.memory.memory] = _mirror(_slot("out", WORDS.index(planted.promoted)))
     dead = decoder.layers[DEAD.layer]
     dead.fc1.weight[DEAD.memory, : len(WORDS)] = -1.0
@@ -143,19 +149,6 @@ def _look_back(attention: Any, head: int) -> None:
         attention.v_proj.weight[head * _HALF + token, _slot("cur", token)] = scale
         target = _slot(("prev", "prev2")[head], token)
         attention.out_proj.weight[:, head * _HALF + token] = _mirror(target)
-
-
-def _key(ngram: tuple[str, ...]) -> Tensor:
-    """A key that is positive exactly if all words of the n-gram are in their slots.
-
-    Each word there adds 1, and the current word, always one of the vocabulary, subtracts their number less one half:
-    1/2 for a match, at most -1/2 otherwise.
-    """
-    key = torch.zeros(2 * _HALF)
-    key[: len(WORDS)] = 0.5 - len(ngram)
-    for slot, word in zip(_SLOTS, reversed(ngram), strict=False):
-        key[_slot(slot, WORDS.index(word))] += 1.0
-    return key
 
 
 def _slot(name: str, token: int) -> int:
