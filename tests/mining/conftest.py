@@ -130,7 +130,7 @@ def assert_goes_on(
     assert made() == {}
     extend(atlas, model, [table])
     assert made() == before != {}
-    items = [str(one if step == "take" else one.chosen.tolist()) for one in taken if one is not None]
+    items = [str(one if step == "take" else one.prefixes.tolist()) for one in taken if one is not None]
     assert len(set(items)) == len(items) == len(taken) - 1
     assert verify(atlas) == []
 

@@ -142,10 +142,14 @@ def estimate(
             progress=lambda _, done, total, unit: progress("reading a sample", done, total, unit),
         )
         reading = time.perf_counter() - began
-        scale, exact = _scale(copy.counts, copy.sentences, source.size, source.meter.done)
-        expected = partial(expected_text, copy.counts, copy.sentences, scale=scale, exact=exact)
+        counts = copy.counts
+        whole_read = bool(counts["read_whole"]) or not source.size
+        # The ratio of the text to its sample, and whether it is exact.
+        scale = 1.0 if whole_read else max(1.0, float(source.size or 0) / max(1, source.meter.done))
+        exact = whole_read and counts["mined_sentences"] + counts["held_out_sentences"] == copy.sentences
+        expected = partial(expected_text, counts, copy.sentences, scale=scale, exact=exact)
         text, whole = expected(max_tokens=max_tokens), expected(max_tokens=None)
-        documents = copy.counts["documents"] * scale
+        documents = counts["documents"] * scale
         loader = BatchLoader(copy, model, batch_tokens=default_batch_tokens(model), seed=0)
         often, rarely = _token_seconds(model, loader, progress)
     speeds = Speeds(often, rarely, _reading_seconds(model), _value_seconds(model, progress))
@@ -155,13 +159,6 @@ def estimate(
     share = text.mined_tokens / max(1, whole.mined_tokens)
     note = spread_note(round(documents * share), share, sample)
     return Cost(text.mined_tokens, exact, text.mined_tokens / max(seconds["mining"], 1e-9), seconds, size, note)
-
-
-def _scale(counts: Mapping[str, Any], sentences: int, size: int | None, done: int) -> tuple[float, bool]:
-    """The ratio of the text to its sample, and whether it is exact; `size` and `done` are bytes, of all and read."""
-    whole = bool(counts["read_whole"]) or not size
-    exact = whole and counts["mined_sentences"] + counts["held_out_sentences"] == sentences
-    return (1.0 if whole else max(1.0, float(size or 0) / max(1, done))), exact
 
 
 def expected_text(

@@ -138,8 +138,8 @@ def _plans_model(
 ) -> LanguageModel:
     here = library_versions()
     if not accept_versions and (others := [name for name in here if here[name] != getattr(plan, name)]):
-        said = ", ".join(f"{name} {getattr(plan, name)} (here {here[name]})" for name in others)
-        raise PartsDiffer(f"the parts were mined with {said}; install that, or --accept-versions to merge with these")
+        theirs = ", ".join(f"{name} {getattr(plan, name)} (here {here[name]})" for name in others)
+        raise PartsDiffer(f"the parts were mined with {theirs}; install that, or --accept-versions to merge with these")
     set_threads(plan.threads)
     if not isinstance(model, LanguageModel):
         name, opening = open_as_mined(part, model, opening)

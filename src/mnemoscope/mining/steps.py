@@ -141,9 +141,9 @@ def run_piece(context: RunContext, steps: PlannedSteps, number: int = 0, *, of: 
     def save_piece() -> None:
         there = [(~is_unanswered(one)).any(axis=tuple(range(1, one.ndim))) for one in steps.answers.values()]
         rows = np.flatnonzero(np.logical_or.reduce(there))
-        own = {name: array[rows] for name, array in steps.answers.items()}
-        own |= {_ROWS: rows, _HALVED: np.array(halved, np.int64), _DONE: np.array([done], np.int64)}
-        write_bytes(path, save(own, {"inputs": inputs}))
+        arrays = {name: array[rows] for name, array in steps.answers.items()}
+        arrays |= {_ROWS: rows, _HALVED: np.array(halved, np.int64), _DONE: np.array([done], np.int64)}
+        write_bytes(path, save(arrays, {"inputs": inputs}))
 
     with steps.around():
         run_checkpointed(context, numbers[done:], take, save_piece)
@@ -157,9 +157,9 @@ def join_pieces(context: RunContext, steps: PlannedSteps, *, of: int = 1) -> lis
     halved: list[int] = []
     steps.forget()
     pieces = [_piece(context, steps, number, of) for number in range(of)]
-    for number, (own, path, inputs) in enumerate(pieces, 1):
+    for number, (numbers, path, inputs) in enumerate(pieces, 1):
         saved = read_saved(path, inputs)
-        if saved is None or saved[_DONE][0] != len(own):
+        if saved is None or saved[_DONE][0] != len(numbers):
             raise missing(f"piece {number} of {of} of the {steps.stage}", path)
         halved += _fill(steps.answers, saved)
     for name, array in steps.answers.items():
@@ -199,5 +199,5 @@ def _piece(context: RunContext, steps: PlannedSteps, number: int, of: int) -> tu
     kinds = [(name, array.dtype.str, array.shape) for name, array in sorted(steps.answers.items())]
     path = context.work / f"{steps.stage.replace(' ', '-')}-{number + 1}-of-{of}.safetensors"
     count = len(steps.cuts)
-    own = range(number * count // of, (number + 1) * count // of)
-    return own, path, digest(steps.inputs, number, of, str(kinds))
+    numbers = range(number * count // of, (number + 1) * count // of)
+    return numbers, path, digest(steps.inputs, number, of, str(kinds))

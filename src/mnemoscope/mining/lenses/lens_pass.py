@@ -95,11 +95,11 @@ def fit_lenses(
     if opened.manifest.part is None and opened.table("prefixes").is_empty():
         raise AtlasUnfinished(f"{opened.path} has no validation prefixes, on which a lens is judged; mine more text")
     kept = [kind for kind in _FILES if not (force and kind in kinds)]
-    found = {kind: lens for kind in kept if (lens := read_lens(opened, kind)) is not None}
-    if not {"ridge", WORDS} <= found.keys():  # one reading of the text makes both
-        found = {kind: lens for kind, lens in found.items() if kind not in ("ridge", WORDS)}
+    lenses = {kind: lens for kind in kept if (lens := read_lens(opened, kind)) is not None}
+    if not {"ridge", WORDS} <= lenses.keys():  # one reading of the text makes both
+        lenses = {kind: lens for kind, lens in lenses.items() if kind not in ("ridge", WORDS)}
     # A tuned lens begins as the ridge one.
-    wanted = [kind for kind in LENSES if (kind in kinds or "tuned" in kinds) and kind not in found]
+    wanted = [kind for kind in LENSES if (kind in kinds or "tuned" in kinds) and kind not in lenses]
     plan = MiningPlan.from_document(opened.manifest["plan"], opened.path)
     with report_to(progress) as report:
         loaded = load_mined(opened, plan, model, device=device, opening=opening, progress=report)
@@ -115,12 +115,12 @@ def fit_lenses(
                     boundaries=[length - loaded.reading.offset for length in loaded.boundaries],
                 )
                 if kind == "ridge":
-                    found |= _fit_ridge(context, loaded, plan, text, facts)
+                    lenses |= _fit_ridge(context, loaded, plan, text, facts)
                 else:
-                    found[kind], facts[kind] = _fit_tuned(context, loaded, plan, text, found["ridge"])
-            found = {kind: found[kind] for kind in _FILES if kind in found}
+                    lenses[kind], facts[kind] = _fit_tuned(context, loaded, plan, text, lenses["ridge"])
+            lenses = {kind: lenses[kind] for kind in _FILES if kind in lenses}
             check_unchanged(loaded)
-            return _write(opened, context, loaded, plan, found, facts)
+            return _write(opened, context, loaded, plan, lenses, facts)
 
 
 def _write(
@@ -128,18 +128,18 @@ def _write(
     context: RunContext,
     model: LanguageModel,
     plan: MiningPlan,
-    found: dict[str, Lens],
+    lenses: dict[str, Lens],
     facts: Mapping[str, dict[str, Any]],
 ) -> FittedLenses:
-    lenses: Lenses = {PLAIN: {}, **{kind: found[kind] for kind in LENSES if kind in found}}
+    readouts: Lenses = {PLAIN: {}, **{kind: lenses[kind] for kind in LENSES if kind in lenses}}
     run = MiningRun(context, model, plan)
-    asked = ReadoutPass(run, lenses)
+    asked = ReadoutPass(run, readouts)
     run_piece(context, asked.steps)
     join_pieces(context, asked.steps)
     plain_layers = asked.fall_back()
     kept: dict[str, Lens] = {PLAIN: {}}
     files = [path for name in LENS_TABLES for path in files_of(atlas, name)]
-    for kind, lens in found.items():
+    for kind, lens in lenses.items():
         identity, plain = Translator.identity(model.sizes.hidden), plain_layers.get(kind, ())
         kept[kind] = {layer: identity if layer in plain else each for layer, each in lens.items()}
         if kind in facts:
@@ -148,7 +148,7 @@ def _write(
             tensors = {
                 name: torch.stack([getattr(kept[kind][at], name) for at in layers]) for name in ("weight", "bias")
             }
-            said = {
+            metadata = {
                 "lens": kind,
                 "model": atlas.manifest.model.fingerprint,
                 "plan": atlas.manifest.plan_hash,
@@ -156,7 +156,7 @@ def _write(
                 "facts": {**facts[kind], "plain_layers": list(plain)},
             }
             # One entry: the file would hold several in any order.
-            write_bytes(path, save(tensors, {_SAYS: json.dumps(said, sort_keys=True)}))
+            write_bytes(path, save(tensors, {_SAYS: json.dumps(metadata, sort_keys=True)}))
         files.append(f"{FOLDER}/{kind}.safetensors")
     asked.write()
     words, moved = input_embeddings(model), kept.pop(WORDS)
@@ -174,7 +174,7 @@ def _write(
     _run(context, "readings", plan, (*kept, *maps), read, steps=len(plan.layers), unit="layers")
     cover(atlas, files, context)
     losses = {name: tuple(float(loss) for loss in each) for name, each in asked.losses().items()}
-    there, fitted = (tuple(kind for kind in LENSES if kind in kinds) for kinds in (found, facts))
+    there, fitted = (tuple(kind for kind in LENSES if kind in kinds) for kinds in (lenses, facts))
     return FittedLenses(there, fitted, plain_layers, losses)
 
 
@@ -191,11 +191,11 @@ def _fit_ridge(
 
     inputs = (text.tokens, len(text.batches))
     _run(context, "lens ridge", plan, inputs, take, steps=len(text.batches), state=fit.state())
-    found: dict[str, Lens] = {}
+    lenses: dict[str, Lens] = {}
     for kind, layers in (("ridge", fit.to_final()), (WORDS, fit.from_words())):
-        found[kind] = {layer: translator for layer, (translator, _) in layers.items()}
+        lenses[kind] = {layer: translator for layer, (translator, _) in layers.items()}
         facts[kind] = text.facts() | {"penalties": {str(layer): penalty for layer, (_, penalty) in layers.items()}}
-    return found
+    return lenses
 
 
 def _fit_tuned(
@@ -257,12 +257,12 @@ def read_lens(atlas: Atlas, kind: str) -> Lens | None:
     atlas.check_hash(path)
     try:
         with safe_open(where, "pt") as file:
-            said = json.loads((file.metadata() or {})[_SAYS])
+            metadata = json.loads((file.metadata() or {})[_SAYS])
             weight, bias = file.get_tensor("weight"), file.get_tensor("bias")
-            layers = said["layers"]
+            layers = metadata["layers"]
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise AtlasDamaged(f"{where} does not hold a lens ({error}); fit it again with --force") from error
-    if said.get("model") != atlas.manifest.model.fingerprint or said.get("plan") != atlas.manifest.plan_hash:
+    if metadata.get("model") != atlas.manifest.model.fingerprint or metadata.get("plan") != atlas.manifest.plan_hash:
         raise ModelDiffers(f"{where} was fitted for another model or atlas; fit it again with --force")
     if list(atlas.layers) != layers or len(weight) != len(layers) or not np.isfinite(weight.numpy()).all():
         raise AtlasDamaged(f"{where} does not hold a lens of this atlas's layers; fit it again with --force")

@@ -48,15 +48,15 @@ def reading_columns(values: ValuePass, layer: int, targets: Ints, lenses: Lenses
         translator = lens.get(layer) or Translator.identity(model.sizes.hidden)
         with torch.inference_mode():
             folded = translated_values(model, layer, translator)
-        found = join_columns(projector.read_all(folded, partial(_read_values, (targets, control))))
-        if not np.isfinite(found["max_probability"]).all():
+        readings = join_columns(projector.read_all(folded, partial(_read_values, (targets, control))))
+        if not np.isfinite(readings["max_probability"]).all():
             raise NotFinite(f"the values of layer {layer} are not finite under the lens {name}")
         columns["memory"].append(np.arange(memories, dtype=np.int32))
         columns["lens"] += [name] * memories
-        columns["top_tokens"] += found["top_tokens"].tolist()
-        columns["max_probability"].append(found["max_probability"])
+        columns["top_tokens"] += readings["top_tokens"].tolist()
+        columns["max_probability"].append(readings["max_probability"])
         for column, wanted in (("target_rank", targets), ("control_rank", control)):
-            columns[column].append(np.ma.array(found[column], mask=wanted < 0))
+            columns[column].append(np.ma.array(readings[column], mask=wanted < 0))
     joined: dict[str, Any] = {name: np.concatenate(columns[name]) for name in ("memory", "max_probability")}
     return columns | joined | {name: _join(columns[name]) for name in ("target_rank", "control_rank")}
 
@@ -79,13 +79,13 @@ def _read_values(wanted: tuple[Ints, Ints], share: Share) -> dict[str, NDArray[A
 def key_reading_columns(run: MiningRun, roles: Mapping[str, RolePass], layer: int) -> dict[str, Any]:
     """The columns of `key_readings` for one layer; `roles` compare keys with the embeddings under each lens."""
     model, last = run.model, last_tokens(run, layer)
-    found = [each.columns(layer, *last) for each in roles.values()]
+    tables = [each.columns(layer, *last) for each in roles.values()]
     numbers = ("trigger_rank", "triggers_found", "control_rank", "controls_found", "text_rank", "shuffled_rank")
     return {
-        "memory": np.concatenate([columns["memory"] for columns in found]),
+        "memory": np.concatenate([columns["memory"] for columns in tables]),
         "lens": [lens for lens in roles for _ in range(model.sizes.memories[layer])],
-        "key_top_tokens": [tokens for columns in found for tokens in columns["key_top_tokens"]],
-        **{name: _join([columns[name] for columns in found]) for name in numbers},
+        "key_top_tokens": [tokens for columns in tables for tokens in columns["key_top_tokens"]],
+        **{name: _join([columns[name] for columns in tables]) for name in numbers},
     }
 
 
@@ -123,23 +123,23 @@ class ReadoutPass:
 
         with read_blocks(self._model, keep, layers=self._layers, own_thread=True):
             self._model.backbone(batch.ids)
-        found = {
-            name: np.empty((len(batch.chosen), *array.shape[1:]), array.dtype) for name, array in self.answers.items()
+        answers = {
+            name: np.empty((len(batch.prefixes), *array.shape[1:]), array.dtype) for name, array in self.answers.items()
         }
         rows = rows_within(BUDGET.scores, self._model.sizes.vocabulary)
-        for start in range(0, len(batch.chosen), rows):
+        for start in range(0, len(batch.prefixes), rows):
             part = slice(start, start + rows)
             for place, layer in enumerate(self._layers):
                 streams = [each[part] for each in kept[layer]]
-                for number, own in enumerate(self._read(layer, streams, batch.chosen[part])):
-                    for column, values in own.items():
-                        found[column][part, place, number] = values.cpu().numpy()
-        return found
+                for number, readings in enumerate(self._read(layer, streams, batch.prefixes[part])):
+                    for column, values in readings.items():
+                        answers[column][part, place, number] = values.cpu().numpy()
+        return answers
 
-    def _read(self, layer: int, streams: list[Tensor], chosen: Ints) -> Iterator[dict[str, Tensor]]:
+    def _read(self, layer: int, streams: list[Tensor], prefixes: Ints) -> Iterator[dict[str, Tensor]]:
         """One layer's answers for some prefixes, under each lens."""
         model = self._model
-        wanted = [torch.from_numpy(ids[chosen]) for ids in (self._final, self._control, self._following)]
+        wanted = [torch.from_numpy(ids[prefixes]) for ids in (self._final, self._control, self._following)]
         for name, lens in self._lenses.items():
             translator = lens.get(layer)
             scores = translated_scores(model, streams[0], translator)
@@ -172,13 +172,13 @@ class ReadoutPass:
 
     def fall_back(self) -> dict[str, tuple[int, ...]]:
         """By lens the layers at which it is no better than the plain readout; their answers become the plain ones."""
-        means, found = self.losses(), {}
+        means, plain_layers = self.losses(), {}
         for number, name in enumerate(self._lenses):
             worse = np.flatnonzero(means[name] > means[PLAIN]) if name != PLAIN else np.empty(0, np.int64)
             for array in self.answers.values():
                 array[:, worse, number] = array[:, worse, 0]
-            found[name] = tuple(self._layers[place] for place in worse.tolist())
-        return found
+            plain_layers[name] = tuple(self._layers[place] for place in worse.tolist())
+        return plain_layers
 
     def losses(self) -> dict[str, NDArray[np.float64]]:
         """The mean loss `[layer]` of every lens over the prefixes' next tokens, in nats."""

@@ -110,7 +110,7 @@ class RidgeFit:
 
     def state(self) -> dict[str, Tensor]:
         pairs = {"words": self._put_in, **{f"final {layer}": pair for layer, pair in self._to_final.items()}}
-        found = {
+        sums = {
             f"{name} {judged} {key}": tensor
             for name, pair in pairs.items()
             for judged, moments in enumerate(pair)
@@ -118,9 +118,9 @@ class RidgeFit:
         }
         for layer, pair in self._from_words.items():
             for judged, one in enumerate(pair):
-                found |= {f"words {layer} {judged} of_final": one.of_final}
-                found |= {f"words {layer} {judged} products": one.products}
-        return found
+                sums |= {f"words {layer} {judged} of_final": one.of_final}
+                sums |= {f"words {layer} {judged} products": one.products}
+        return sums
 
     def to_final(self) -> "dict[int, Fitted]":
         return {layer: fit_ridge(*pair) for layer, pair in self._to_final.items()}
@@ -142,15 +142,15 @@ def fit_ridge(fitted: Moments, judged: Moments) -> Fitted:
         return Translator.identity(hidden), None
     mean, final_mean, covariance, shared = fitted.covariances()
     size = float(covariance.diagonal().mean().clamp_min(torch.finfo(torch.float64).tiny))
-    found = []
+    candidates = []
     for penalty in PENALTIES:
         wide = covariance + penalty * size * torch.eye(hidden, dtype=torch.float64)
         # Of the difference from the identity, which the penalty draws to zero.
         weight = torch.eye(hidden, dtype=torch.float64) + torch.linalg.solve(wide, shared - covariance)
-        found.append((penalty, weight, final_mean - mean @ weight))
-    errors = [squared_error(judged, weight, bias) for _, weight, bias in found]
-    best = min(range(len(found)), key=errors.__getitem__) if judged.count else len(found) // 2
-    penalty, weight, bias = found[best]
+        candidates.append((penalty, weight, final_mean - mean @ weight))
+    errors = [squared_error(judged, weight, bias) for _, weight, bias in candidates]
+    best = min(range(len(candidates)), key=errors.__getitem__) if judged.count else len(candidates) // 2
+    penalty, weight, bias = candidates[best]
     return Translator(weight.float(), bias.float()), penalty
 
 

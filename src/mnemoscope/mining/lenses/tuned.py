@@ -39,8 +39,8 @@ class TunedFit:
 
     def step(self, number: int, streams: dict[int, Tensor], final: Tensor) -> None:
         """One step from the streams `[position, hidden]` of every layer and the final ones of the same positions."""
-        chosen = np.random.default_rng((self._seed, 12, number)).permutation(len(final))[:POSITIONS]
-        places = torch.from_numpy(np.sort(chosen))
+        positions = np.random.default_rng((self._seed, 12, number)).permutation(len(final))[:POSITIONS]
+        places = torch.from_numpy(np.sort(positions))
         readout = self._model.anatomy.readout
         with torch.no_grad():
             target = readout(final[places.to(final.device)].clone()).float().log_softmax(-1)
@@ -58,10 +58,10 @@ class TunedFit:
 
     def state(self) -> dict[str, Tensor]:
         """The maps and Adam's state, by name; the tensors themselves."""
-        found = {"offset": self._offset.detach(), "bias": self._bias.detach()}
+        tensors = {"offset": self._offset.detach(), "bias": self._bias.detach()}
         for name, weight in (("offset", self._offset), ("bias", self._bias)):
-            found |= {f"{name}.{key}": value for key, value in self._adam.state[weight].items()}
-        return found
+            tensors |= {f"{name}.{key}": value for key, value in self._adam.state[weight].items()}
+        return tensors
 
     def translators(self) -> dict[int, Translator]:
         eye = torch.eye(self._model.sizes.hidden)

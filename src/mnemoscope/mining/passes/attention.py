@@ -44,8 +44,8 @@ class AttentionPass:
         count = len(self._position)
         dealt = next_in_circle(count, run.plan.seed, 10)
         self._other, self._other_next = self._final[dealt], self._next[dealt]
-        found = find_attention(run.model)
-        self._attention = [one if layer in run.plan.layers else BlockAttention() for layer, one in enumerate(found)]
+        every = find_attention(run.model)
+        self._attention = [one if layer in run.plan.layers else BlockAttention() for layer, one in enumerate(every)]
         self._logits, self._splitter = TokenLogits(run.model), LogitSplitter(run.model, self._attention)
         self._reader = StreamReader(run.model)
         self._parallel = [run.model.layer(layer).attention is not None for layer in run.plan.layers]
@@ -74,53 +74,53 @@ class AttentionPass:
         parts = StreamParts[None](model, batch.at)
         with read_attention(model, self._attention, parts.note, own_thread=True):
             last = batch.run(model, parts.keep, self._plan.layers).to(model.device)
-        found = self._split(batch.chosen, parts, last)
-        found |= self._project([parts.layers[layer] for layer in self._plan.layers])
-        for name, values in found.items():
-            check_finite(values, self._sentence[batch.chosen], name, self._plan.layers)
-        return found
+        columns = self._split(batch.prefixes, parts, last)
+        columns |= self._project([parts.layers[layer] for layer in self._plan.layers])
+        for name, values in columns.items():
+            check_finite(values, self._sentence[batch.prefixes], name, self._plan.layers)
+        return columns
 
-    def _split(self, chosen: NDArray[np.int64], kept: StreamParts[None], last: Tensor) -> dict[str, NDArray[Any]]:
+    def _split(self, prefixes: NDArray[np.int64], kept: StreamParts[None], last: Tensor) -> dict[str, NDArray[Any]]:
         token, other, following, elsewhere = (
-            self._logits.of_tokens(last, torch.from_numpy(tokens[chosen]))
+            self._logits.of_tokens(last, torch.from_numpy(tokens[prefixes]))
             for tokens in (self._final, self._other, self._next, self._other_next)
         )
         directions = [token, self._logits.of_mean(last), other, following, elsewhere]
         parts = self._splitter.split(LogitDirections.stack(directions), kept.embedding, kept.layers, last)
-        found: dict[str, Tensor] = {}
+        columns: dict[str, Tensor] = {}
         for index, kind in enumerate(SPLIT_LOGITS):
-            own = (parts.embedding, parts.other.sum(0), parts.bias, parts.logit)
-            for name, values in zip(("embedding", "rest", "bias", "final"), own, strict=True):
-                found[f"{name}_logit{kind}"] = values[index]
+            terms = (parts.embedding, parts.other.sum(0), parts.bias, parts.logit)
+            for name, values in zip(("embedding", "rest", "bias", "final"), terms, strict=True):
+                columns[f"{name}_logit{kind}"] = values[index]
         for index, kind in enumerate((*SPLIT_LOGITS, *_OF_TEXT)):
             for name, layers in (("attention", parts.attention), ("ffn", parts.ffn)):
-                found[f"{name}_logit{kind}"] = layers[:, index].T
-        own_layers = [kept.layers[layer] for layer in self._plan.layers]
-        none = torch.zeros(len(chosen), dtype=torch.float64)
+                columns[f"{name}_logit{kind}"] = layers[:, index].T
+        streams = [kept.layers[layer] for layer in self._plan.layers]
+        none = torch.zeros(len(prefixes), dtype=torch.float64)
         for name, column in {
-            "attention_norm": [torch.linalg.vector_norm(own.attention.double(), dim=-1) for own in own_layers],
-            "ffn_norm": [torch.linalg.vector_norm(own.added.double(), dim=-1) for own in own_layers],
+            "attention_norm": [torch.linalg.vector_norm(each.attention.double(), dim=-1) for each in streams],
+            "ffn_norm": [torch.linalg.vector_norm(each.added.double(), dim=-1) for each in streams],
             "attended": [kept.weighed.get(layer, none).cpu() for layer in self._plan.layers],
         }.items():
-            found[name] = torch.stack(column, 1)
-        return {name: values.cpu().numpy() for name, values in found.items()}
+            columns[name] = torch.stack(column, 1)
+        return {name: values.cpu().numpy() for name, values in columns.items()}
 
     def _project(self, streams: Sequence[LayerStreams]) -> dict[str, NDArray[Any]]:
         """The top tokens of every layer: of the stream that enters, of attention alone, and in a parallel block of that
         stream plus the feed-forward update (0 in another block).
         """
         every, parallel = list(range(len(streams))), np.flatnonzero(self._parallel).tolist()
-        found: dict[str, NDArray[Any]] = {}
+        columns: dict[str, NDArray[Any]] = {}
         for name, places, vectors in (
-            ("input_top", every, [own.before for own in streams]),
-            ("attention_top", every, [own.attention for own in streams]),
+            ("input_top", every, [each.before for each in streams]),
+            ("attention_top", every, [each.attention for each in streams]),
             ("ffn_alone_top", parallel, [streams[at].before + streams[at].added for at in parallel]),
         ):
-            found[name] = np.zeros((len(streams[0].before), len(streams)), np.int32)
+            columns[name] = np.zeros((len(streams[0].before), len(streams)), np.int32)
             if places:
                 tops = self._reader.lens_tops(torch.cat(vectors)).view(len(places), -1)
-                found[name][:, places] = tops.T.cpu().numpy()
-        return found
+                columns[name][:, places] = tops.T.cpu().numpy()
+        return columns
 
     def write(self) -> None:
         self._run.write("attention", self.columns())
@@ -135,10 +135,10 @@ class AttentionPass:
         }
         separable = np.array([self._attention[layer].separable for layer in layers])
         weights = np.array([self._attention[layer].weights is not None for layer in layers])
-        known = dict.fromkeys(_OF_ATTENTION, separable) | {"ffn_alone_top": np.array(self._parallel)}
-        known["attended"] = weights
+        present = dict.fromkeys(_OF_ATTENTION, separable) | {"ffn_alone_top": np.array(self._parallel)}
+        present["attended"] = weights
         for name, array in self.answers.items():
             columns[name] = np.repeat(array, len(layers)) if array.ndim == 1 else array.reshape(-1)
-            if name in known:
-                columns[name] = np.ma.array(columns[name], mask=np.tile(~known[name], count))
+            if name in present:
+                columns[name] = np.ma.array(columns[name], mask=np.tile(~present[name], count))
         return columns

@@ -70,10 +70,10 @@ class ImportancePass:
 
     def read(self, batch: PrefixRows) -> Mapping[str, NDArray[Any]]:
         """Runs two forwards in `eager_attention`, one of them with gradients, and adds what it finds to the answers."""
-        found = [self._sizes(kind, own, batch) for kind, own in zip(KINDS, self._measure(batch), strict=True)]
-        largest = [sizes.topk(min(LARGEST, sizes.shape[1]))[0][:, -1:] for sizes in found]
-        among = [((own >= least) & (own > 0)).sum(0) for own, least in zip(found, largest, strict=True)]
-        sums = torch.stack([reduce(add_sums, map(exact_sum, sizes)) for sizes in found], 1)
+        measured = [self._sizes(kind, each, batch) for kind, each in zip(KINDS, self._measure(batch), strict=True)]
+        largest = [sizes.topk(min(LARGEST, sizes.shape[1]))[0][:, -1:] for sizes in measured]
+        among = [((effects >= least) & (effects > 0)).sum(0) for effects, least in zip(measured, largest, strict=True)]
+        sums = torch.stack([reduce(add_sums, map(exact_sum, sizes)) for sizes in measured], 1)
         before = self.answers["sums"][0]
         first = bool(is_unanswered(before).any())
         before[...] = (sums if first else add_sums(torch.from_numpy(before), sums)).numpy()
@@ -86,8 +86,12 @@ class ImportancePass:
         parts = StreamParts(model, batch.at, watch=WrittenValues.of)
         with read_attention(model, self._attention, parts.note, own_thread=True):
             last = batch.run(model, parts.keep, range(model.sizes.layers)).to(model.device)
-        target = torch.from_numpy(self._final[batch.chosen])
-        against = self._runner_up(last, target)
+        target = torch.from_numpy(self._final[batch.prefixes])
+        # The best token `[row]` that is not the model's top one.
+        rows = rows_within(BUDGET.scores, model.sizes.vocabulary)
+        every = (model.scores(part, projection="lens") for part in torch.split(last, rows))
+        best = torch.cat([top(scores, 2)[0].cpu() for scores in every])
+        against = torch.where(best[:, 0] == target, best[:, 1], best[:, 0])
         direct: dict[int, Tensor] = {}
 
         def see(layer: int, part: str, direction: Tensor) -> None:
@@ -101,32 +105,25 @@ class ImportancePass:
             (vectors, bias), (less, its_bias) = self._logits.side(target), self._logits.side(against)
             return self._logits.read(batch.at(final), vectors - less, bias - its_bias)
 
-        found = coefficient_gradients(model, batch.ids, difference, columns=batch.column)
-        return direct, {layer: coefficients * gradient for layer, (coefficients, gradient) in found.items()}
-
-    def _runner_up(self, last: Tensor, target: Tensor) -> Tensor:
-        """The best token `[row]` that is not the model's top one."""
-        rows = rows_within(BUDGET.scores, self._model.sizes.vocabulary)
-        every = (self._model.scores(part, projection="lens") for part in torch.split(last, rows))
-        best = torch.cat([top(scores, 2)[0].cpu() for scores in every])
-        return torch.where(best[:, 0] == target, best[:, 1], best[:, 0])
+        gradients = coefficient_gradients(model, batch.ids, difference, columns=batch.column)
+        return direct, {layer: coefficients * gradient for layer, (coefficients, gradient) in gradients.items()}
 
     def _sizes(self, kind: str, effects: Mapping[int, Tensor], batch: PrefixRows) -> Tensor:
         """Absolute values `[row, memory]` of all layers, float64."""
         every = range(self._model.sizes.layers)
         for layer in every:
             values = effects[layer].double().numpy()[:, None]
-            check_finite(values, self._sentence[batch.chosen], f"{kind} effects", [layer])
+            check_finite(values, self._sentence[batch.prefixes], f"{kind} effects", [layer])
         return torch.cat([effects[layer].double() for layer in every], 1).abs()
 
     def write(self) -> None:
         count = len(self._final)
         for layer in self._run.plan.layers:
-            own = slice(*self._firsts[layer : layer + 2].tolist())
-            columns = {"memory": np.arange(own.stop - own.start if count else 0)}
+            memories = slice(*self._firsts[layer : layer + 2].tolist())
+            columns = {"memory": np.arange(memories.stop - memories.start if count else 0)}
             columns["prefixes"] = np.full(len(columns["memory"]), count)
             for number, kind in enumerate(KINDS):
-                sums, among = (self.answers[name][..., number, own] for name in ("sums", "among"))
+                sums, among = (self.answers[name][..., number, memories] for name in ("sums", "among"))
                 means = [value_of(torch.from_numpy(one)).numpy() / count for one in sums]
                 columns[kind] = np.concatenate(means or [np.empty(0)])
                 columns[f"{kind}_among_{LARGEST}"] = among.reshape(-1) / max(1, count)

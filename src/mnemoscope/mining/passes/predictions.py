@@ -47,13 +47,13 @@ class Votes:
         return cls(*(column.to(device) for column in (*votes_in(values), norm)))
 
     def count(self, coefficients: Tensor, ffn_vote_top: Tensor, output_top: Tensor) -> dict[str, Tensor]:
-        found = activity_of(coefficients, self.norm)
-        is_major = found.pop("is_major")
+        columns = activity_of(coefficients, self.norm)
+        is_major = columns.pop("is_major")
         vote = torch.where(coefficients > 0, self.positive, self.negative)
         voting = coefficients != 0
         ffn_top, all_top = (tops.to(vote.device)[:, None] for tops in (ffn_vote_top, output_top))
         for_ffn = voting & (vote == ffn_top)
-        return found | {
+        return columns | {
             "votes_ffn": for_ffn.sum(1),
             "votes_ffn_major": (for_ffn & is_major).sum(1),
             "votes_output": (voting & (vote == all_top)).sum(1),
@@ -100,28 +100,26 @@ class PredictionPass:
         def keep(layer: int, block: Block) -> None:
             streams[layer] = Streams(*map(batch.at, (block.residual, block.ffn_update, block.layer_output)))
             coefficients[layer] = batch.at(block.coefficients)
-            routed[layer] = batch.at(self._reachable(layer, block))
+            widths = torch.tensor(model.numbering(layer).widths, device=block.residual.device)
+            if block.weights is None:  # all of them
+                reachable = widths.sum().expand(block.residual.shape[:2])
+            else:
+                reachable = ((block.weights != 0) * widths).sum(-1)
+            routed[layer] = batch.at(reachable)
 
         final_top = self._reader.lens_tops(batch.run(model, keep, self._layers))
         columns: dict[str, list[NDArray[Any]]] = {name: [] for name in self._answers}
         readings = self._reader.read(streams, final_top)
         for layer in self._layers:
-            own = readings[layer]
-            own |= self._votes[layer].count(coefficients[layer], own["ffn_vote_top"], own["output_top"])
-            own[ROUTED] = routed[layer]
-            for name in columns.keys() & own.keys():
-                columns[name].append(own[name].cpu().numpy())
+            reading = readings[layer]
+            reading |= self._votes[layer].count(coefficients[layer], reading["ffn_vote_top"], reading["output_top"])
+            reading[ROUTED] = routed[layer]
+            for name in columns.keys() & reading.keys():
+                columns[name].append(reading[name].cpu().numpy())
         of_layers = {name: np.stack(each, 1) for name, each in columns.items() if each}
         for name in _NUMBERS:
-            check_finite(of_layers[name], self._prefixes.sentence[batch.chosen], "predictions", self._layers)
+            check_finite(of_layers[name], self._prefixes.sentence[batch.prefixes], "predictions", self._layers)
         return {**of_layers, "final_top": final_top.cpu().numpy()}
-
-    def _reachable(self, layer: int, block: Block) -> Tensor:
-        """The number of memories that each token `[batch, position]` is routed to."""
-        widths = torch.tensor(self._model.numbering(layer).widths, device=block.residual.device)
-        if block.weights is None:
-            return widths.sum().expand(block.residual.shape[:2])
-        return ((block.weights != 0) * widths).sum(-1)
 
     def write(self) -> Mapping[str, Any]:
         prefixes, answers, layers = self._prefixes, dict(self._answers), self._layers

@@ -81,11 +81,11 @@ class Prefixes:
         lengths = np.array(text.lengths[ids], np.int64)
         usable = np.flatnonzero(lengths >= reading.first + 2)
         generator = np.random.default_rng((seed, 4))
-        chosen = np.sort(generator.permutation(usable)[:count])
-        position = generator.integers(reading.first, lengths[chosen] - 1) if len(chosen) else np.empty(0, np.int64)
-        pairs = zip(ids[chosen].tolist(), position.tolist(), strict=True)
+        drawn = np.sort(generator.permutation(usable)[:count])
+        position = generator.integers(reading.first, lengths[drawn] - 1) if len(drawn) else np.empty(0, np.int64)
+        pairs = zip(ids[drawn].tolist(), position.tolist(), strict=True)
         following = np.array([int(text.tokens(sentence)[reading.target(place)]) for sentence, place in pairs], np.int64)
-        return cls(ids[chosen] + sentences, text.documents(ids[chosen]) + documents, position, following)
+        return cls(ids[drawn] + sentences, text.documents(ids[drawn]) + documents, position, following)
 
 
 class PlannedPass(Protocol):
@@ -104,7 +104,7 @@ class PlannedPass(Protocol):
 class PrefixRows:
     """The prefixes of one forward: their numbers, padded ids, and the `column` of each row that is read."""
 
-    chosen: Ints
+    prefixes: Ints
     ids: Tensor
     column: Tensor
 
@@ -161,14 +161,14 @@ def plan_prefixes(
     cuts = cut_prefixes(lengths, area=area or run.plan.batch_tokens, weights=weights, apart=sides(model, lengths))
 
     def step(items: slice) -> None:
-        chosen = order[items]
-        places = zip(sentence[chosen].tolist(), position[chosen].tolist(), strict=True)
+        prefixes = order[items]
+        places = zip(sentence[prefixes].tolist(), position[prefixes].tolist(), strict=True)
         ids = pad([model.reading.context(sentences.of(one), last) for one, last in places], model)
-        rows = PrefixRows(chosen, ids, torch.from_numpy(model.reading.columns(position[chosen])))
+        rows = PrefixRows(prefixes, ids, torch.from_numpy(model.reading.columns(position[prefixes])))
         with torch.inference_mode():
-            found = read(rows)
-        for name, values in found.items():
-            answers[name][chosen] = values
+            columns = read(rows)
+        for name, values in columns.items():
+            answers[name][prefixes] = values
 
     return PlannedSteps(
         step,

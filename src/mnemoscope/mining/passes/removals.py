@@ -58,25 +58,21 @@ class ShortenedRuns:
         self.deepest = self._runs["layer"].to_numpy()
 
     def take(self, items: slice, see: See) -> None:
-        ids = pad(
-            [self._shorten(*run) for run in self._runs[items].select("sentence", "gap", "position").iter_rows()],
-            self._model,
-        )
+        rows = []
+        for sentence, gap, position in self._runs[items].select("sentence", "gap", "position").iter_rows():
+            tokens = self._model.reading.context(self._sentences.of(sentence), position)
+            rows.append((tokens if gap == WHOLE else np.delete(tokens, gap))[:position])
+        ids = pad(rows, self._model)
         begin, end = np.searchsorted(self._asked["run"].to_numpy(), (items.start, items.stop))
         asked = self._asked[begin:end].with_columns(pl.col("run") - items.start)
 
         def read(layer: int, coefficients: Tensor) -> None:
-            own = asked.filter(pl.col("layer") == layer)
-            see(layer, {column.name: column.to_numpy(writable=True) for column in own}, coefficients)
+            requests = asked.filter(pl.col("layer") == layer)
+            see(layer, {column.name: column.to_numpy(writable=True) for column in requests}, coefficients)
 
         layers = asked["layer"].unique().sort().to_list()
         with torch.inference_mode(), read_coefficients(self._model, read, layers=layers, own_thread=True):
             self._model.backbone(ids, stop_after=layers[-1])
-
-    def _shorten(self, sentence: int, gap: int, position: int) -> NDArray[np.int32]:
-        """The tokens of a run: its sentence without the removed one, up to the last position asked."""
-        tokens = self._model.reading.context(self._sentences.of(sentence), position)
-        return (tokens if gap == WHOLE else np.delete(tokens, gap))[:position]
 
 
 def random_position(seed: int, layer: int, memory: int, sentence: int, position: int) -> int:
@@ -98,17 +94,17 @@ def choose_triggers(
     layers = []
     for layer in plan.layers:
         stored = pl.scan_parquet(directory / TABLES["triggers"].path(layer), glob=False)
-        found = (
+        best = (
             counted_through(stored, numberings, layer)
             .filter(pl.col("sign") == 1, pl.col("rank") < TRIGGERS_ASKED, pl.col("rank") == pl.col("prefix_group"))
             .select(pl.lit(layer).alias("layer"), "memory", "sentence", "position", "coefficient", trigger_rank="rank")
             .cast({selectors.integer(): pl.Int64})
             .collect()
         )
-        firing = found["memory"].unique().sort().to_numpy()
+        firing = best["memory"].unique().sort().to_numpy()
         count = len(firing) if plan.removals == "all" else int(plan.removals or 0)
         sample = np.random.default_rng((plan.seed, 5, layer)).permutation(firing)[:count]
-        layers.append(found.filter(pl.col("memory").is_in(sample.tolist())))
+        layers.append(best.filter(pl.col("memory").is_in(sample.tolist())))
     position = pl.col("position")
     triggers = pl.concat(layers).sort("layer", "memory", "trigger_rank")
     shortest = triggers.filter(position <= first)["position"]
@@ -149,12 +145,12 @@ class RemovalPass:
 
     def _answer(self, layer: int, asked: dict[str, NDArray[np.int64]], coefficients: Tensor) -> None:
         places = (asked["run"], self._run.model.reading.columns(asked["position"] - 1), asked["memory"])
-        found = coefficients[tuple(map(torch.from_numpy, places))].float().cpu().numpy()
-        if not np.isfinite(found).all():
+        removed = coefficients[tuple(map(torch.from_numpy, places))].float().cpu().numpy()
+        if not np.isfinite(removed).all():
             raise NotFinite(
                 f"layer {layer} has NaN or infinite coefficients where a token was removed; try --dtype float32"
             )
-        self._answers["removed_coefficient"][asked["number"]] = found
+        self._answers["removed_coefficient"][asked["number"]] = removed
 
     def write(self) -> Mapping[str, Any]:
         """Writes `removals`, sorted by layer, memory, rank."""

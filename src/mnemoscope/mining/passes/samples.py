@@ -45,15 +45,15 @@ class SamplePass:
 
     def _read(self, batch: PrefixRows) -> Mapping[str, NDArray[Any]]:
         """Fills in the answers of the sentences' prefixes itself."""
-        row, prefix = np.nonzero(batch.chosen[:, None] == self._row)
+        row, prefix = np.nonzero(batch.prefixes[:, None] == self._row)
         column = self._column[prefix]
 
         def keep(layer: int, block: Block) -> None:
             device = block.coefficients.device
-            found = block.coefficients[torch.from_numpy(row).to(device), column.to(device)].float().cpu().numpy()
-            if not np.isfinite(found).all():
+            coefficients = block.coefficients[torch.from_numpy(row).to(device), column.to(device)].float().cpu().numpy()
+            if not np.isfinite(coefficients).all():
                 raise NotFinite(f"layer {layer} has NaN or infinite coefficients; try --dtype float32")
-            self._answers[str(layer)][prefix] = found
+            self._answers[str(layer)][prefix] = coefficients
 
         batch.run(self._run.model, keep, self._run.plan.layers)
         return {}

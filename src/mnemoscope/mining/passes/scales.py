@@ -40,9 +40,9 @@ class ScalePass:
             kept[layer] = batch.at(block.residual), batch.at(block.ffn_output), branches
 
         last = model.norm_scale(batch.run(model, keep, self._layers), layer=None)[:, None]
-        own = [last * own_norm_scales(model, layer, *kept[layer]) for layer in self._layers]
-        scale = np.stack([each.expand(-1, self._ways).cpu().numpy() for each in own], 1)
-        check_finite(scale, self._prefixes.sentence[batch.chosen], "predictions", self._layers)
+        scales = [last * own_norm_scales(model, layer, *kept[layer]) for layer in self._layers]
+        scale = np.stack([each.expand(-1, self._ways).cpu().numpy() for each in scales], 1)
+        check_finite(scale, self._prefixes.sentence[batch.prefixes], "predictions", self._layers)
         return {"scale": scale}
 
     def write(self) -> Mapping[str, Any]:
@@ -50,5 +50,5 @@ class ScalePass:
         if not len(self._scale):
             return {"value_scales": [None] * len(self._layers)}
         medians = np.median(self._scale.astype(np.float64), axis=0).tolist()
-        scales = [own[:count] if count else own[0] for own, count in zip(medians, self._branches, strict=True)]
+        scales = [median[:count] if count else median[0] for median, count in zip(medians, self._branches, strict=True)]
         return {"value_scales": scales}

@@ -43,28 +43,28 @@ class StreamReader:
 
     def lens_tops(self, streams: Tensor) -> Tensor:
         """The top token `[row]` that the model itself reads off streams `[row, hidden]`."""
-        found = []
+        tops = []
         for rows in torch.split(streams, self._rows):
             if self._readout is None:
                 scores = self._model.scores(rows, projection="lens")
             else:
                 prepared = self._readout.prepare(rows)[0]
                 scores = self._readout.add_offset(self._readout.products(prepared, out=self._room()[: len(rows)]))
-            found.append(top(scores, 1)[0][:, 0])
-        return torch.cat(found)
+            tops.append(top(scores, 1)[0][:, 0])
+        return torch.cat(tops)
 
     def read(self, streams: Mapping[int, Streams], finals: Tensor) -> dict[int, Readings]:
         """The readings of every layer's streams at the same places; `finals [row]` are the final `lens_tops`."""
         if self._readout is not None:
             return self._read_together(self._readout, streams, finals)
-        found: dict[int, Readings] = {}
-        for layer, own in streams.items():
+        readings: dict[int, Readings] = {}
+        for layer, of_layer in streams.items():
             parts = []
             for part in _slices(len(finals), self._rows):
-                one = Streams(own.residual[part], own.update[part], own.output[part])
+                one = Streams(of_layer.residual[part], of_layer.update[part], of_layer.output[part])
                 parts.append(_read_one_by_one(self._model, layer, one, finals[part]))
-            found[layer] = _join(parts)
-        return found
+            readings[layer] = _join(parts)
+        return readings
 
     def _room(self) -> Tensor:
         """A buffer that the products of one call share."""
@@ -75,11 +75,11 @@ class StreamReader:
     ) -> dict[int, Readings]:
         """The readings of all layers, from products that their places share."""
         model, count = self._model, len(finals)
-        kinds = zip(*((own.residual, own.update, own.output) for own in streams.values()), strict=True)
+        kinds = zip(*((each.residual, each.update, each.output) for each in streams.values()), strict=True)
         residual, update, output = map(torch.cat, kinds)
         # The last block's output is what the model's own logits are read off.
         ends = len(model.anatomy.layers) - 1 if model.anatomy.last is None else -1
-        known = torch.tensor([layer == ends for layer in streams], device=finals.device).repeat_interleave(count)
+        is_final = torch.tensor([layer == ends for layer in streams], device=finals.device).repeat_interleave(count)
         finals, room = finals.repeat(len(streams)), self._room()
         at_once = len(room) // 2
         if model.device.type == "cpu":
@@ -88,11 +88,11 @@ class StreamReader:
         parts = []
         for part in _slices(len(residual), len(room) // 2):
             *both, weights = readout.multiply(residual[part], update[part], output[part], out=room)
-            for own in _slices(len(both[0]), at_once):
-                two = both[0][own], both[1][own]
-                place = slice(part.start + own.start, part.start + own.start + len(two[0]))
+            for rows in _slices(len(both[0]), at_once):
+                two = both[0][rows], both[1][rows]
+                place = slice(part.start + rows.start, part.start + rows.start + len(two[0]))
                 parts.append(
-                    _read_rows(readout, two, weights[:, own], output[place], finals[place], known[place], scratch)
+                    _read_rows(readout, two, weights[:, rows], output[place], finals[place], is_final[place], scratch)
                 )
         whole = _join(parts)
         places = {layer: slice(n * count, (n + 1) * count) for n, layer in enumerate(streams)}
@@ -107,7 +107,7 @@ def _read_one_by_one(model: LanguageModel, layer: int, streams: Streams, finals:
     residual, shape = read_scores(scores, best=1, of=[output_top, finals])
     residual_top, highest = (each[:, 0] for each in residual.best)
     final_score = scores.gather(1, finals[:, None])[:, 0]
-    found = {
+    readings = {
         "output_top": output_top,
         "output_top_residual_rank": residual.ranks[0],
         "residual_top": residual_top,
@@ -117,7 +117,7 @@ def _read_one_by_one(model: LanguageModel, layer: int, streams: Streams, finals:
     scores = model.scores(streams.update, projection="lens")
     update = rank_tokens(scores, best=1, of=[finals, residual_top])
     voted = model.scorer().scores(folded_updates(model, layer, streams.update))
-    return found | {
+    return readings | {
         "ffn_top": update.best[0][:, 0],
         "ffn_final_rank": update.ranks[0],
         "residual_top_ffn_rank": update.ranks[1],
@@ -131,24 +131,24 @@ def _read_rows(
     weights: Tensor,
     outputs: Tensor,
     finals: Tensor,
-    known: Tensor,
+    is_final: Tensor,
     scratch: Tensor,
 ) -> Readings:
     """The readings of a few rows, from the products of their residuals and updates, which are overwritten. `weights [2,
-    row, 1]` are the shares of the two in the normed `outputs [row, hidden]`. Where `known`, the output's top token is
-    the final one.
+    row, 1]` are the shares of the two in the normed `outputs [row, hidden]`. Where `is_final`, the output's top token
+    is the final one.
     """
     residual, update = products
     scratch = scratch[: len(finals)]
     vote_top = None if readout.offset is None else top(update, 1)[0][:, 0]
     output = readout.add_up(residual, update, weights, outputs, out=scratch)
-    output_top = torch.where(known, finals, top(readout.add_offset(output), 1)[0][:, 0])
+    output_top = torch.where(is_final, finals, top(readout.add_offset(output), 1)[0][:, 0])
     residual, update = readout.add_offset(residual), readout.add_offset(update)
     of_residual = rank_tokens(residual, best=1, of=[output_top, finals])
     residual_top = of_residual.best[0][:, 0]
     of_update = rank_tokens(update, best=1, of=[finals, residual_top])
     ffn_top = of_update.best[0][:, 0]
-    found = {
+    readings = {
         "output_top": output_top,
         "output_top_residual_rank": of_residual.ranks[0],
         "residual_top": residual_top,
@@ -158,9 +158,9 @@ def _read_rows(
         "residual_top_ffn_rank": of_update.ranks[1],
         "ffn_vote_top": ffn_top if vote_top is None else vote_top,
     }
-    own, highest = readout.finish(residual.gather(1, finals[:, None])), readout.finish(of_residual.best[1])
+    score, highest = readout.finish(residual.gather(1, finals[:, None])), readout.finish(of_residual.best[1])
     total = torch.sub(readout.finish(residual), highest, out=scratch).exp_().sum(1)
-    return found | {"residual_final_probability": (own - highest)[:, 0].exp() / total}
+    return readings | {"residual_final_probability": (score - highest)[:, 0].exp() / total}
 
 
 def _slices(rows: int, step: int) -> Iterator[slice]:

@@ -4,8 +4,6 @@ A sentence is read once, as far as the deepest layer that asks about it, for all
 same prefix count once.
 """
 
-from typing import Any
-
 import numpy as np
 import polars as pl
 import pyarrow as pa
@@ -56,22 +54,30 @@ class TokenActivationPass:
 
     def _answer(self, layer: int, asked: dict[str, NDArray[np.int64]], coefficients: Tensor) -> None:
         row, memory = (torch.from_numpy(asked[name]).to(coefficients.device) for name in ("run", "memory"))
-        found = coefficients[row, self._run.model.reading.offset :, memory].float().cpu().numpy()
-        position = np.arange(found.shape[1])[None]
+        activations = coefficients[row, self._run.model.reading.offset :, memory].float().cpu().numpy()
+        position = np.arange(activations.shape[1])[None]
         inside = position < asked["position"][:, None]
-        if not np.isfinite(found[inside]).all():
+        if not np.isfinite(activations[inside]).all():
             raise NotFinite(f"layer {layer} has NaN or infinite coefficients; try --dtype float32")
-        self._answers["coefficients"][(asked["begin"][:, None] + position)[inside]] = found[inside]
+        self._answers["coefficients"][(asked["begin"][:, None] + position)[inside]] = activations[inside]
 
     def write(self) -> None:
         ends = np.concatenate([[0], self._ends])
         first = 0
         for layer in self._run.plan.layers:
             rows = self.asked.filter(pl.col("layer") == layer)
-            own = ends[first : first + len(rows) + 1]
+            edges = ends[first : first + len(rows) + 1]
             first += len(rows)
+            # Lists of float16, each divided by its largest magnitude, which is its `scale`.
+            coefficients, starts = self._answers["coefficients"][edges[0] : edges[-1]], edges - edges[0]
+            scale = np.empty(0, np.float32)
+            if len(coefficients):
+                scale = np.maximum.reduceat(np.abs(coefficients), starts[:-1])
+            scale[scale == 0] = 1
+            halves = pa.array((coefficients / np.repeat(scale, np.diff(edges))).astype(np.float16))
             columns = {name: rows[name].to_numpy() for name in ("memory", "sign", "rank")}
-            self._run.write("token_activations", columns | _as_halves(self._answers["coefficients"], own), layer)
+            columns["coefficients"] = pa.ListArray.from_arrays(pa.array(starts.astype(np.int32)), halves)
+            self._run.write("token_activations", columns | {"scale": scale}, layer)
 
 
 def _best_triggers(run: MiningRun, layer: int) -> pl.DataFrame:
@@ -81,13 +87,3 @@ def _best_triggers(run: MiningRun, layer: int) -> pl.DataFrame:
     best = rows.group_by("memory", "sign", maintain_order=True).head(BEST)
     columns = {"memory": pl.Int32, "sign": pl.Int8, "rank": pl.Int8, "sentence": pl.Int64}
     return best.select(pl.lit(layer).alias("layer"), *(pl.col(name).cast(kind) for name, kind in columns.items()))
-
-
-def _as_halves(coefficients: NDArray[np.float32], ends: NDArray[np.int64]) -> dict[str, Any]:
-    """Lists of float16 between these ends, each divided by its largest magnitude, which is its `scale`."""
-    own = coefficients[ends[0] : ends[-1]]
-    scale = np.maximum.reduceat(np.abs(own), ends[:-1] - ends[0]) if len(own) else np.empty(0, np.float32)
-    scale[scale == 0] = 1
-    values = (own / np.repeat(scale, np.diff(ends))).astype(np.float16)
-    offsets = pa.array((ends - ends[0]).astype(np.int32))
-    return {"coefficients": pa.ListArray.from_arrays(offsets, pa.array(values)), "scale": scale}

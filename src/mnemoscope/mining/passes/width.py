@@ -62,8 +62,8 @@ class HeldOut:
         predicted = np.maximum(lengths - 1 - first, 0)
         order = np.random.default_rng((seed, 14)).permutation(len(ids))
         before = np.cumsum(predicted[order]) - predicted[order]
-        chosen = np.sort(order[before < MOST_TOKENS])
-        return cls(ids[chosen], documents[chosen], lengths[chosen], predicted[chosen])
+        drawn = np.sort(order[before < MOST_TOKENS])
+        return cls(ids[drawn], documents[drawn], lengths[drawn], predicted[drawn])
 
 
 @dataclass(frozen=True)
@@ -91,8 +91,8 @@ class LossForward:
     def total(self, numbers: NDArray[Any]) -> NDArray[np.float64]:
         """Sums `[row]` of numbers `[prediction]`."""
         weights = np.asarray(numbers, np.float64)
-        found = np.bincount(self.places[0].numpy(), weights=weights, minlength=len(self.rows))
-        return np.asarray(found, np.float64)
+        sums = np.bincount(self.places[0].numpy(), weights=weights, minlength=len(self.rows))
+        return np.asarray(sums, np.float64)
 
     def count(self, marks: NDArray[np.bool_]) -> NDArray[np.int64]:
         return self.total(marks).astype(np.int64)
@@ -217,8 +217,8 @@ class WidthPass:
                     gone.zero_()
                     gone[torch.from_numpy(self._orders[layer][run.draw][: run.memories]).to(gone.device)] = True
                     self.partial.run(asked.ids, layer=layer, stream=stream)
-                    found = self._losses(asked.at_places(final.pop()), asked, f"layer {layer} narrowed")
-                    self.answers["loss"][asked.rows, number] = found
+                    losses = self._losses(asked.at_places(final.pop()), asked, f"layer {layer} narrowed")
+                    self.answers["loss"][asked.rows, number] = losses
 
     def _losses(self, stream: Tensor, asked: LossForward, of: str) -> NDArray[np.float64]:
         """Sums `[row]` of -log p of the following tokens, in nats."""
@@ -238,8 +238,8 @@ class WidthPass:
         tokens, probabilities = [], []
         for rows in torch.split(stream, self._rows):
             scores = self._model.scores(rows, projection="lens")
-            found, best = top(scores, 1)
-            tokens.append(found[:, 0].cpu())
+            token, best = top(scores, 1)
+            tokens.append(token[:, 0].cpu())
             probabilities.append((1 / (scores - best).exp().sum(1)).double().cpu())
         return torch.cat(tokens).numpy(), torch.cat(probabilities).numpy()
 
@@ -252,19 +252,19 @@ class WidthPass:
         tokens = _by_document(self.text.predicted, code)
         every: dict[str, Any] = {"document": documents, "tokens": tokens}
         losses, stopped, wrong = (_by_document(self.answers[name], code) for name in ("loss", "stopped", "wrong"))
-        found: list[dict[str, Any]] = [{"kind": "whole", **every, "loss": _by_document(self.answers["whole"], code)}]
+        parts: list[dict[str, Any]] = [{"kind": "whole", **every, "loss": _by_document(self.answers["whole"], code)}]
         for number, run in enumerate(self.runs):
-            own = {"layer": run.layer, "memories": run.memories, **every, "loss": losses[:, number]}
+            narrowed = {"layer": run.layer, "memories": run.memories, **every, "loss": losses[:, number]}
             whole_layer = run.memories == self._model.sizes.memories[run.layer]
             for draw in range(-1, DRAWS) if whole_layer else [run.draw]:
                 kinds = {"kind": "least"} if draw < 0 else {"kind": "random", "draw": draw}
-                found.append(kinds | own)
+                parts.append(kinds | narrowed)
         for place, layer in enumerate(self._layers):
             for number, threshold in enumerate(EXIT_THRESHOLDS):
                 exits = {"stopped": stopped[:, place, number], "wrong": wrong[:, place, number]}
-                found.append({"layer": layer, "kind": "exit", "threshold": threshold, **every, **exits})
-        found += [{"layer": layer, "kind": "duplicate", "memories": count} for layer, count in duplicates.items()]
-        frames = [pl.DataFrame(rows, schema_overrides=_TYPES) for rows in found]
+                parts.append({"layer": layer, "kind": "exit", "threshold": threshold, **every, **exits})
+        parts += [{"layer": layer, "kind": "duplicate", "memories": count} for layer, count in duplicates.items()]
+        frames = [pl.DataFrame(rows, schema_overrides=_TYPES) for rows in parts]
         rows = pl.concat(frames, how="diagonal").select(*_TYPES)
         return columns_of(rows.to_arrow()) | {"kind": rows["kind"].to_list()}
 
@@ -285,29 +285,29 @@ _TYPES: dict[str, Any] = {
 
 def _by_document(numbers: NDArray[Any], code: Ints) -> NDArray[Any]:
     """Sums `[document, ...]` of numbers `[sentence, ...]`, in order of sentence."""
-    found = np.zeros((int(code.max(initial=-1)) + 1, *numbers.shape[1:]), np.result_type(numbers, np.int64))
-    np.add.at(found, code, numbers)
-    return found
+    sums = np.zeros((int(code.max(initial=-1)) + 1, *numbers.shape[1:]), np.result_type(numbers, np.int64))
+    np.add.at(sums, code, numbers)
+    return sums
 
 
 def usefulness(activity: pl.DataFrame, value_norm: NDArray[np.float64], *, layer: int) -> NDArray[np.float64]:
     """The mean of |m| over the mined text times the norm of the value, `[memory]`."""
-    found = mean_magnitude(activity) * value_norm
-    if not np.isfinite(found).all():
+    useful = mean_magnitude(activity) * value_norm
+    if not np.isfinite(useful).all():
         raise NotFinite(f"layer {layer} has coefficients or values that are not finite; check the model's weights")
-    return found
+    return useful
 
 
 def find_duplicates(model: LanguageModel, layer: int) -> NDArray[np.bool_]:
     """The memories `[memory]` with a twin: cosines of value and key (gated: both keys) above `SAME`."""
-    tiny, found = torch.finfo(torch.float32).tiny, []
+    tiny, twins = torch.finfo(torch.float32).tiny, []
     with torch.inference_mode():
         every = [model.values(layer), model.keys(layer), model.up_keys(layer)]
         units = [normalize(rows.float(), dim=1, eps=tiny) for rows in every if rows is not None]
-        for own in torch.split(torch.arange(len(units[0])), rows_within(BUDGET.cosines, len(units[0]))):
-            alike = torch.ones(len(own), len(units[0]), dtype=torch.bool)
+        for part in torch.split(torch.arange(len(units[0])), rows_within(BUDGET.cosines, len(units[0]))):
+            alike = torch.ones(len(part), len(units[0]), dtype=torch.bool)
             for unit in units:
-                alike &= (unit[own.to(unit.device)] @ unit.T > SAME).cpu()
-            alike[torch.arange(len(own)), own] = False
-            found.append(alike.any(1).numpy())
-    return np.concatenate(found)
+                alike &= (unit[part.to(unit.device)] @ unit.T > SAME).cpu()
+            alike[torch.arange(len(part)), part] = False
+            twins.append(alike.any(1).numpy())
+    return np.concatenate(twins)

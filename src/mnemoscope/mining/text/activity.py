@@ -81,20 +81,20 @@ class Activity:
     def add(self, batch: list[BatchMeasures], histograms: Sequence[Tensor] = (), *, expert: int = 0) -> None:
         """Counts one batch of an expert, in blocks; `histograms [memory, bin]` are those of a sampled batch."""
         first = sum(self._widths[:expert])
-        own = slice(first, first + self._widths[expert])
+        memories = slice(first, first + self._widths[expert])
         positions = sum(m.positions for m in batch)
         self.prefixes[expert] += positions
         total = exact_sum(_sum([m.total for m in batch]))
-        self.positive[own] += _sum([m.positive for m in batch])
-        self.total[:, own] = add_sums(self.total[:, own], total)
-        self.least[own] = torch.stack([self.least[own], *(m.least for m in batch)]).amin(0)
-        self.greatest[own] = torch.stack([self.greatest[own], *(m.greatest for m in batch)]).amax(0)
+        self.positive[memories] += _sum([m.positive for m in batch])
+        self.total[:, memories] = add_sums(self.total[:, memories], total)
+        self.least[memories] = torch.stack([self.least[memories], *(m.least for m in batch)]).amin(0)
+        self.greatest[memories] = torch.stack([self.greatest[memories], *(m.greatest for m in batch)]).amax(0)
         squares = [m.squares for m in batch if m.squares is not None]
         if squares:
             self.sampled[expert] += positions
-            self.sampled_total[:, own] = add_sums(self.sampled_total[:, own], total)
-            self.squares[:, own] = add_sums(self.squares[:, own], exact_sum(_sum(squares)))
-            self.histogram[own] += _sum(list(histograms))
+            self.sampled_total[:, memories] = add_sums(self.sampled_total[:, memories], total)
+            self.squares[:, memories] = add_sums(self.squares[:, memories], exact_sum(_sum(squares)))
+            self.histogram[memories] += _sum(list(histograms))
 
     def add_state(self, state: dict[str, Tensor]) -> None:
         for name in ("prefixes", "sampled", "positive", "histogram"):

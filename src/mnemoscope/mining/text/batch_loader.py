@@ -82,15 +82,15 @@ def background_table(copy: TokenizedCorpus, plan: MiningPlan, reading: Reading) 
     ends = np.cumsum(lengths)
     positions = int(ends[-1]) if len(ends) else 0
     generator, count = np.random.default_rng((plan.seed, 3)), min(BACKGROUND, positions)
-    chosen: NDArray[np.int64] = np.empty(0, np.int64)
+    drawn: NDArray[np.int64] = np.empty(0, np.int64)
     if 2 * count >= positions:
-        chosen = np.sort(generator.permutation(positions)[:count])
-    while len(chosen) < count:  # distinct numbers, in memory of the order of `count`
-        chosen = np.unique(np.concatenate([chosen, generator.integers(positions, size=count - len(chosen))]))
-    row = np.searchsorted(ends, chosen, side="right")
+        drawn = np.sort(generator.permutation(positions)[:count])
+    while len(drawn) < count:  # distinct numbers, in memory of the order of `count`
+        drawn = np.unique(np.concatenate([drawn, generator.integers(positions, size=count - len(drawn))]))
+    row = np.searchsorted(ends, drawn, side="right")
     sentence = np.array(copy.mined[row], np.int64)
-    position = (chosen - (ends[row] - lengths[row]) + reading.first).astype(np.int32)
-    token, following = np.empty(len(chosen), np.int32), np.full(len(chosen), -1, np.int32)
+    position = (drawn - (ends[row] - lengths[row]) + reading.first).astype(np.int32)
+    token, following = np.empty(len(drawn), np.int32), np.full(len(drawn), -1, np.int32)
     for i, (which, place) in enumerate(zip(sentence.tolist(), position.tolist(), strict=True)):
         tokens = copy.tokens(which)
         token[i] = tokens[place]
@@ -106,19 +106,19 @@ def background_table(copy: TokenizedCorpus, plan: MiningPlan, reading: Reading) 
 
 def sentence_rows(copy: TokenizedCorpus, ids: NDArray[np.int64]) -> Iterator[dict[str, Any]]:
     """The rows of `sentences`, in chunks; ids from `copy.sentences` on are of a separate validation text."""
-    own = int(np.searchsorted(ids, copy.sentences))
-    texts = [(copy, ids[:own], 0, 0)]
-    if own < len(ids):
+    mined = int(np.searchsorted(ids, copy.sentences))
+    texts = [(copy, ids[:mined], 0, 0)]
+    if mined < len(ids):
         assert isinstance(copy.validation, TokenizedCorpus)
-        texts.append((copy.validation, ids[own:], copy.sentences, int(copy.counts["documents"])))
+        texts.append((copy.validation, ids[mined:], copy.sentences, int(copy.counts["documents"])))
     for text, named, sentences, documents in texts:
         for start in range(0, len(named), _CHUNK):
-            chosen = named[start : start + _CHUNK] - sentences
+            numbers = named[start : start + _CHUNK] - sentences
             yield {
-                "sentence": chosen + sentences,
-                "document": text.documents(chosen) + documents,
-                "text": [text.text(i) for i in chosen.tolist()],
-                "tokens": [text.tokens(i) for i in chosen.tolist()],
-                "multiplicity": np.array(text.multiplicity[chosen], np.int32),
-                "held_out": np.array(text.held_out[chosen], bool) | (sentences > 0),
+                "sentence": numbers + sentences,
+                "document": text.documents(numbers) + documents,
+                "text": [text.text(i) for i in numbers.tolist()],
+                "tokens": [text.tokens(i) for i in numbers.tolist()],
+                "multiplicity": np.array(text.multiplicity[numbers], np.int32),
+                "held_out": np.array(text.held_out[numbers], bool) | (sentences > 0),
             }

@@ -57,7 +57,7 @@ class ExpertMeasures:
         if self._together:
             self.measured = [BatchMeasures.of(blocks)] if blocks else []
         else:
-            self.measured = [BatchMeasures.of(list(own)) for _, own in groupby(blocks, key=lambda one: one.length)]
+            self.measured = [BatchMeasures.of(list(alike)) for _, alike in groupby(blocks, key=lambda one: one.length)]
 
 
 class PieceMeasures:
@@ -111,12 +111,12 @@ class BatchReader:
         return whole
 
     def _read_piece(self, piece: Batch) -> None:
-        found, shares = len(self._found), piece.split(self._team.size)
+        before, shares = len(self._found), piece.split(self._team.size)
         measures = PieceMeasures(piece, self.state.shape, len(shares))
         try:
             self._team.run([partial(self._read_share, measures, number, share) for number, share in enumerate(shares)])
         except (RuntimeError, MemoryError):  # a piece that does not fit is measured again, in halves
-            del self._found[found:]
+            del self._found[before:]
             for observer in self._observers:
                 observer.forget()
             raise
@@ -154,8 +154,8 @@ class BatchReader:
                 measures.experts[layer, group.expert + expert].take(number, *swept.get(expert, ([], None)))
             if not dense:
                 table = weights_of(group, shape.width(layer))
-                own, known = table[places.own.to(table.device)], measures.weights[layer]
-                known[number] = known[number] + own if number in known else own
+                weights, by_share = table[places.own.to(table.device)], measures.weights[layer]
+                by_share[number] = by_share[number] + weights if number in by_share else weights
 
         with read_groups(self.model, measure, layers=self.layers, own_thread=True):
             self.model.backbone(share.ids, stop_after=self.layers[-1])
@@ -200,40 +200,41 @@ class BatchReader:
         for block, one in zip(blocks, swept, strict=True):
             for expert, a, b in block.runs():
                 rows.setdefault(expert, []).append((one.rows(a, b) if routed else one, block.coefficients[a:b]))
-        found: dict[int, tuple[list[Swept], Tensor | None]] = {}
-        for expert, own in rows.items():
-            histogram, some = None, own[0][1]
+        by_expert: dict[int, tuple[list[Swept], Tensor | None]] = {}
+        for expert, parts in rows.items():
+            histogram, some = None, parts[0][1]
             if sampled:
-                for _, each in own if routed else []:  # of a dense layer the sweep has counted them
+                for _, each in parts if routed else []:  # of a dense layer the sweep has counted them
                     observer.count_bins(each, negative=negative)
                 histogram = observer.histogram(some.shape[-1], negative=negative, device=some.device)
-            found[expert] = [one for one, _ in own], histogram
-        return found
+            by_expert[expert] = [one for one, _ in parts], histogram
+        return by_expert
 
     def _note_survivors(self, blocks: list[CoefficientBlock], swept: list[Swept], layer: int) -> None:
-        swept = [own.with_peaks_of(one.candidates) for own, one in zip(swept, blocks, strict=True)]
+        swept = [each.with_peaks_of(one.candidates) for each, one in zip(swept, blocks, strict=True)]
         for sign in self.state.shape.signs:
             triggers = self.state.triggers[layer, sign]
             highest = [one.peaks if one.lows is None or sign > 0 else -one.lows for one in swept]
             taken = [(one.coefficients if one.candidates is None else one.candidates, one.sentences) for one in blocks]
             if self.everywhere:
-                found = [
-                    triggers.survivors_everywhere(*own, sign=sign, first=self.model.reading.first, routed=one.routed)
-                    for one, own in zip(blocks, taken, strict=True)
+                survivors = [
+                    triggers.survivors_everywhere(*each, sign=sign, first=self.model.reading.first, routed=one.routed)
+                    for one, each in zip(blocks, taken, strict=True)
                 ]
             elif may_look(self.model.device) or layer in self.state.shape.experts:
-                found = [
-                    triggers.survivors(peaks, *own, sign=sign, first=self.model.reading.first, routed=one.routed)
-                    for peaks, one, own in zip(highest, blocks, taken, strict=True)
+                survivors = [
+                    triggers.survivors(peaks, *each, sign=sign, first=self.model.reading.first, routed=one.routed)
+                    for peaks, one, each in zip(highest, blocks, taken, strict=True)
                 ]
             else:
                 place = torch.cat([(one if sign > 0 else -one).argmax(1) for one, _ in taken])
                 ids = torch.cat([sentences for _, sentences in taken])
-                found = [triggers.best_of_batch(torch.cat(highest), place, ids, first=self.model.reading.first)]
-            self._found += [(triggers, one) for one in found]
+                survivors = [triggers.best_of_batch(torch.cat(highest), place, ids, first=self.model.reading.first)]
+            self._found += [(triggers, one) for one in survivors]
 
     def _count(self) -> None:
-        finite = [one.finite() for piece in self._measured for own in piece.experts.values() for one in own.measured]
+        experts = [measures for piece in self._measured for measures in piece.experts.values()]
+        finite = [one.finite() for measures in experts for one in measures.measured]
         finite += self._finite
         if finite:
             pieces = [measures.piece for measures in self._measured]
@@ -242,8 +243,8 @@ class BatchReader:
                 self.check()
         for layer in self.layers:  # by one thread: small operations of several wait for Python
             self._count_layer(layer)
-        for own, found in self._found:
-            own.enqueue(found)
+        for triggers, candidates in self._found:
+            triggers.enqueue(candidates)
         every = [*self.state.triggers.values(), *self.state.random.values()]
         self._team.run([one.settle for one in every if one.is_due])
         if len(self._unchecked) >= _LOOKED_AT:
@@ -251,10 +252,10 @@ class BatchReader:
 
     def _count_layer(self, layer: int) -> None:
         for expert in range(self.state.shape.width(layer)):
-            own = [piece.experts[layer, expert] for piece in self._measured]
-            measured = [one for measures in own for one in measures.measured]
+            experts = [piece.experts[layer, expert] for piece in self._measured]
+            measured = [one for measures in experts for one in measures.measured]
             if measured:
-                histograms = [measures.histogram for measures in own if measures.histogram is not None]
+                histograms = [measures.histogram for measures in experts if measures.histogram is not None]
                 self.state.activity[layer].add(measured, histograms, expert=expert)
         numbering = self.state.shape.experts.get(layer)
         if layer in self.state.routing and numbering is not None and numbering.routed is not None:
@@ -274,8 +275,8 @@ class BatchReader:
 
             def look(layer: int, coefficients: Tensor, piece: Batch = piece) -> None:
                 for row, length in enumerate(piece.lengths.tolist()):
-                    own = coefficients[row, 1 : length + 1 - self.model.reading.first]
-                    if not places and not bool(torch.isfinite(own).all()):
+                    counted = coefficients[row, 1 : length + 1 - self.model.reading.first]
+                    if not places and not bool(torch.isfinite(counted).all()):
                         places.append((layer, int(piece.sentences[row])))
 
             with read_coefficients(self.model, look, layers=self.layers):

@@ -68,9 +68,9 @@ class Places:
         sentences = self.batch.sentences.to(coefficients.device)
         cuts = [(slice(a, b), slice(1, int(lengths[a]) + 1 - self.reading.first)) for a, b in pairwise(edges)]
         return [
-            CoefficientBlock(own, sentences[cut[0]], candidates=self._candidates(own, cut))
+            CoefficientBlock(block, sentences[cut[0]], candidates=self._candidates(block, cut))
             for cut in cuts
-            if (own := coefficients[cut]).shape[1]
+            if (block := coefficients[cut]).shape[1]
         ]
 
     def rows(self, device: torch.device) -> BatchRows:
@@ -87,8 +87,8 @@ class Places:
 
     def draw(self, *, seed: int, one_in: int) -> DrawnPositions:
         """The positions that are looked at, on the CPU; none of the tokens `never`."""
-        own = self.own if self._hidden is None else self.own & ~self._hidden.flatten().cpu()
-        tokens, width = own.nonzero()[:, 0], self.batch.ids.shape[1]
+        counted = self.own if self._hidden is None else self.own & ~self._hidden.flatten().cpu()
+        tokens, width = counted.nonzero()[:, 0], self.batch.ids.shape[1]
         sentences = self.batch.sentences.cpu()[tokens // width]
         positions = tokens % width - self.reading.offset
         return DrawnPositions.among(tokens, sentences, positions, seed=seed, one_in=one_in)
@@ -108,12 +108,12 @@ class Places:
         blocks, begin = [], 0
         for count, length in enumerate(torch.bincount(counts).tolist()):
             if length:
-                chosen = order[begin : begin + length]
-                place = starts[chosen, None] + torch.arange(count, device=device)
-                of, row = pairs[chosen] // rows, pairs[chosen] % rows
+                of_length = order[begin : begin + length]
+                place = starts[of_length, None] + torch.arange(count, device=device)
+                of, row = pairs[of_length] // rows, pairs[of_length] % rows
                 routed = RoutedBlock(group.first, group.count, of, positions[place], weights[place])
-                own, where = group.coefficients[at[place]], (tokens[place] // width, tokens[place] % width)
-                candidates = self._candidates(own, where)
-                blocks.append(CoefficientBlock(own, sentences[row], routed, candidates))
+                block, where = group.coefficients[at[place]], (tokens[place] // width, tokens[place] % width)
+                candidates = self._candidates(block, where)
+                blocks.append(CoefficientBlock(block, sentences[row], routed, candidates))
                 begin += length
         return blocks

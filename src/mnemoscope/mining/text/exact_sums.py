@@ -40,10 +40,10 @@ def add_sums(one: Tensor, other: Tensor) -> Tensor:
 
 def value_of(sums: Tensor) -> Tensor:
     """The sums as float64 `[...]`, right to a few of the last bits if the numbers have one sign."""
-    found = torch.zeros_like(sums[0], dtype=torch.float64)
+    total = torch.zeros_like(sums[0], dtype=torch.float64)
     for number, limb in enumerate(sums[1:]):
-        found += limb.double() * 2.0 ** (-_BITS * number)
-    return found * _power_of_two(_LEAST + _BITS * sums[0])
+        total += limb.double() * 2.0 ** (-_BITS * number)
+    return total * _power_of_two(_LEAST + _BITS * sums[0])
 
 
 def _limbs_at(place: Tensor, sums: Tensor) -> Tensor:

@@ -60,7 +60,7 @@ class DrawnPositions:
         return cls(rows[order], hashes[: len(order)], sentences[order], positions[order].int())
 
     def to(self, device: torch.device) -> "DrawnPositions":
-        return DrawnPositions(*(own.to(device) for own in (self.row, self.hash, self.sentence, self.position)))
+        return DrawnPositions(*(tensor.to(device) for tensor in (self.row, self.hash, self.sentence, self.position)))
 
     def in_experts(self, group: Group) -> "DrawnPositions":
         """Those that were routed to experts of this group."""
@@ -105,10 +105,10 @@ class RandomFirings(Triggers):
         weight = None if drawn.weight is None else drawn.weight[row]
         return Survivors(memory, magnitude, drawn.sentence[row], drawn.position[row], weight, counts)
 
-    def enqueue(self, found: Survivors | Best) -> None:
-        if isinstance(found, Survivors) and found.firings is not None:
-            self.firings += found.firings
-        super().enqueue(found)
+    def enqueue(self, candidates: Survivors | Best) -> None:
+        if isinstance(candidates, Survivors) and candidates.firings is not None:
+            self.firings += candidates.firings
+        super().enqueue(candidates)
 
     def order_of(self, rows: Survivors) -> Tensor:
         order = hashes_of(rows.sentence, rows.position, self._seed).argsort()

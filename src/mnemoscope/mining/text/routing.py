@@ -27,12 +27,12 @@ class Routing:
         self.tokens[:routed] += (weights[:, :routed] != 0).sum(0)
         self.tokens[routed:] += len(weights)
         self.weight = add_sums(self.weight, exact_sum(weights.double().sum(0)))
-        chosen, own = weights[:, :routed].max(1).indices, weights[:, :routed].any(1)
-        self.first[:routed] += torch.bincount(chosen[own], minlength=routed)
+        choice, is_routed = weights[:, :routed].max(1).indices, weights[:, :routed].any(1)
+        self.first[:routed] += torch.bincount(choice[is_routed], minlength=routed)
 
     def add_state(self, state: dict[str, Tensor]) -> None:
-        for name, own in vars(self).items():
-            setattr(self, name, add_sums(own, state[name]) if name == "weight" else own + state[name])
+        for name, tensor in vars(self).items():
+            setattr(self, name, add_sums(tensor, state[name]) if name == "weight" else tensor + state[name])
 
     def columns(self, layer: int) -> dict[str, Any]:
         experts = len(self.tokens)

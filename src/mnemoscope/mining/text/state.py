@@ -56,8 +56,8 @@ class StateShape:
         alone: bool = False,
     ) -> "StateShape":
         """`layers` None: all layers."""
-        chosen = range(model.sizes.layers) if layers is None else layers
-        numberings = {layer: model.numbering(layer) for layer in chosen}
+        mined = range(model.sizes.layers) if layers is None else layers
+        numberings = {layer: model.numbering(layer) for layer in mined}
         experts = {layer: numbering for layer, numbering in numberings.items() if numbering.routed is not None}
         memories = {layer: each.count for layer, each in numberings.items()}
         return cls(memories, keep, model.signs, experts, random, alone)
@@ -85,9 +85,9 @@ class StateFacts:
 
     @classmethod
     def parse(cls, header: str) -> Self:
-        said = json.loads(header)
-        finished = tuple((int(first), int(end)) for first, end in said["finished"])
-        return cls(said["plan"], finished, said["device"])
+        facts = json.loads(header)
+        finished = tuple((int(first), int(end)) for first, end in facts["finished"])
+        return cls(facts["plan"], finished, facts["device"])
 
 
 @contextmanager
@@ -124,7 +124,7 @@ class MiningState:
             layer: Activity(count, widths=widths.get(layer), device=on[layer]) for layer, count in measured.items()
         }
         self.routing = {
-            layer: Routing(len(own), device=on[layer]) for layer, own in widths.items() if layer in measured
+            layer: Routing(len(experts), device=on[layer]) for layer, experts in widths.items() if layer in measured
         }
         self.triggers = {
             (layer, sign): Triggers(count, shape.keep, weighted=layer in widths, device=on[layer])
@@ -152,8 +152,8 @@ class MiningState:
         tensors["next_batch"] = torch.tensor([self.next_batch])
         tensors["halved"] = torch.tensor(self.halved, dtype=torch.int64)
         self.finished = join_ranges(self.finished)
-        said = {"plan": plan, "finished": self.finished, "device": self.device}
-        return save(tensors, {"state": json.dumps(said)})  # one entry: a file's entries have no fixed order
+        facts = {"plan": plan, "finished": self.finished, "device": self.device}
+        return save(tensors, {"state": json.dumps(facts)})  # one entry: a file's entries have no fixed order
 
     def tensors(self) -> dict[str, Tensor]:
         return {f"{name}/{key}": tensor for name, part in self._parts() for key, tensor in part.state().items()}
@@ -189,8 +189,8 @@ class MiningState:
             facts = self._check(file, header, plan=plan)
             halved = file.get_tensor("halved").tolist()
         if twice := shared_ranges(self.finished, facts.finished):
-            said = ", ".join(f"{first} to {end - 1}" for first, end in twice[:3]) + (", ..." if twice[3:] else "")
-            raise PartsDiffer(f"{path} counts batches a second time ({said}); leave it out, or mine again")
+            batches = ", ".join(f"{first} to {end - 1}" for first, end in twice[:3]) + (", ..." if twice[3:] else "")
+            raise PartsDiffer(f"{path} counts batches a second time ({batches}); leave it out, or mine again")
         joined = join_names(self.device, facts.device)
         if len(split_names(joined)) > 1 and not mixed:
             others = f", others on {self.device}" if self.device not in ("", joined) else ""
@@ -206,12 +206,12 @@ class MiningState:
     def absorb_numbers(self, path: Path, header: str) -> None:
         """The second half of `absorb`: adds the tensors."""
         names = [*MiningState.outline(self.shape).tensors()]
-        for own, part in self._parts():
-            with _open_state(path) as (file, said):  # opened for each part, so that its pages are freed in between
-                if said != header:
+        for prefix, part in self._parts():
+            with _open_state(path) as (file, present):  # opened for each part, so that its pages are freed in between
+                if present != header:
                     raise ValueError("it was written again while it was read")
-                found = {name: file.get_tensor(name) for name in names if name.startswith(f"{own}/")}
-                part.add_state({name.removeprefix(f"{own}/"): tensor for name, tensor in found.items()})
+                tensors = {name: file.get_tensor(name) for name in names if name.startswith(f"{prefix}/")}
+                part.add_state({name.removeprefix(f"{prefix}/"): tensor for name, tensor in tensors.items()})
 
     def equality(self) -> dict[str, Any]:
         """What the manifest says if devices of several names computed the tables; empty otherwise."""
@@ -236,7 +236,7 @@ class MiningState:
         return _distinct_ids([one.state()["sentence"] for one in self.random.values()])
 
 
-def _distinct_ids(found: Sequence[Tensor]) -> NDArray[np.int64]:
-    each = [np.unique(one.cpu().numpy()) for one in found]
+def _distinct_ids(tensors: Sequence[Tensor]) -> NDArray[np.int64]:
+    each = [np.unique(one.cpu().numpy()) for one in tensors]
     ids = np.unique(np.concatenate([np.empty(0, np.int64), *each]))
     return ids[ids >= 0]

@@ -61,14 +61,14 @@ def layer_triggers(state: MiningState, layer: int, sentences: NamedSentences, re
 
 def layer_random(state: MiningState, layer: int, sentences: NamedSentences, reading: Reading) -> pl.DataFrame:
     """The table `random` of one layer, sorted likewise."""
-    found = {sign: state.random[layer, sign].state() for sign in state.shape.signs}
+    states = {sign: state.random[layer, sign].state() for sign in state.shape.signs}
     counts = [
         pl.DataFrame(
-            {"memory": np.arange(len(own["firings"]), dtype=np.int32), "kept_firings": own["firings"].cpu().numpy()}
+            {"memory": np.arange(len(each["firings"]), dtype=np.int32), "kept_firings": each["firings"].cpu().numpy()}
         ).select(pl.lit(sign, pl.Int8).alias("sign"), pl.all())
-        for sign, own in found.items()
+        for sign, each in states.items()
     ]
-    rows = _with_tokens(_ranked_rows(found), sentences, reading).drop("prefix")
+    rows = _with_tokens(_ranked_rows(states), sentences, reading).drop("prefix")
     return rows.join(pl.concat(counts), on=["memory", "sign"], how="left", maintain_order="left")
 
 
@@ -76,18 +76,18 @@ def _ranked_rows(states: Mapping[int, Mapping[str, Tensor]]) -> pl.DataFrame:
     """The full places of the states of each sign, sorted."""
     signs = []
     for sign, state in states.items():
-        found = {name: tensor.cpu().numpy() for name, tensor in state.items()}
-        memory, rank = at = np.nonzero(found["sentence"] >= 0)
+        arrays = {name: tensor.cpu().numpy() for name, tensor in state.items()}
+        memory, rank = at = np.nonzero(arrays["sentence"] >= 0)
         signs.append(
             pl.DataFrame(
                 {
                     "memory": memory.astype(np.int32),
                     "sign": np.full(len(memory), sign, np.int8),
                     "rank": rank.astype(np.int16),
-                    "coefficient": sign * found["magnitude"][at],
-                    "sentence": found["sentence"][at],
-                    "position": found["position"][at],
-                    **({"router_weight": found["weight"][at]} if "weight" in found else {}),
+                    "coefficient": sign * arrays["magnitude"][at],
+                    "sentence": arrays["sentence"][at],
+                    "position": arrays["position"][at],
+                    **({"router_weight": arrays["weight"][at]} if "weight" in arrays else {}),
                 }
             )
         )

@@ -94,8 +94,8 @@ class Triggers:
         """What the memories of a block must reach: `[1, memory]` or, of experts, `[batch, memory]`."""
         if routed is None:
             return self.threshold[None]
-        own = self.threshold[routed.first_memory : routed.first_memory + routed.count * width]
-        return own.view(routed.count, width)[routed.experts]
+        thresholds = self.threshold[routed.first_memory : routed.first_memory + routed.count * width]
+        return thresholds.view(routed.count, width)[routed.experts]
 
     def _found(
         self,
@@ -122,14 +122,14 @@ class Triggers:
         # More than `keep` sentences of one batch cannot be among the best; of equal ones the lower ids are.
         least = peaks.topk(min(self.keep, len(peaks)), dim=0).values[-1].maximum(self.threshold)
         above, equal = peaks > least, peaks == least
-        chosen = above | (equal & (equal.cumsum(0) <= self.keep - above.sum(0)))
+        kept = above | (equal & (equal.cumsum(0) <= self.keep - above.sum(0)))
         memory = torch.arange(self.memories, device=self.device)
-        slot = torch.where(chosen, memory * self.keep + chosen.cumsum(0) - 1, self.memories * self.keep).flatten()
+        slot = torch.where(kept, memory * self.keep + kept.cumsum(0) - 1, self.memories * self.keep).flatten()
 
         def spread(values: Tensor, empty: float, dtype: torch.dtype) -> Tensor:
-            found = torch.full((self.memories * self.keep + 1,), empty, dtype=dtype, device=self.device)
-            found[slot] = values.expand_as(chosen).flatten().to(dtype)
-            return found[:-1]
+            slots = torch.full((self.memories * self.keep + 1,), empty, dtype=dtype, device=self.device)
+            slots[slot] = values.expand_as(kept).flatten().to(dtype)
+            return slots[:-1]
 
         return Survivors(
             spread(memory, self.memories, torch.int64),
@@ -144,26 +144,26 @@ class Triggers:
         """`survivors`, but every position of a sentence may be a trigger (the paper's literal text)."""
         magnitude, least = block if sign > 0 else -block, self._thresholds(block.shape[-1], routed)
         row, place, memory = (magnitude >= least[:, None]).nonzero(as_tuple=True)
-        found = magnitude[row, place, memory].float()
-        return self._found(found, row, place, memory, sentences, first, routed, block.shape[-1])
+        reached = magnitude[row, place, memory].float()
+        return self._found(reached, row, place, memory, sentences, first, routed, block.shape[-1])
 
-    def add(self, found: Survivors) -> None:
-        self.enqueue(found)
+    def add(self, survivors: Survivors) -> None:
+        self.enqueue(survivors)
         if self.is_due:
             self.settle()
 
-    def enqueue(self, found: Survivors | Best) -> None:
+    def enqueue(self, candidates: Survivors | Best) -> None:
         """Queues survivors; the caller settles when that `is_due`. What a card chose is merged at once."""
-        if isinstance(found, Best):
+        if isinstance(candidates, Best):
             self.settle()
             kernels = card_kernels(self.device)
             assert kernels is not None
-            own = self.magnitude, self.sentence, self.position
-            self.magnitude, self.sentence, self.position = kernels.merge(own, found)
+            tensors = self.magnitude, self.sentence, self.position
+            self.magnitude, self.sentence, self.position = kernels.merge(tensors, candidates)
             self.raise_threshold()
-        elif len(found):
-            self._queue.append(found)
-            self._queued += len(found)
+        elif len(candidates):
+            self._queue.append(candidates)
+            self._queued += len(candidates)
 
     @property
     def is_due(self) -> bool:
@@ -188,8 +188,8 @@ class Triggers:
         memory = torch.arange(self.memories, device=self.device)[:, None].expand_as(sentence)
         full = (sentence != NEVER) & (magnitude >= least)
         rows = (memory.masked_fill(~full, self.memories), *state)
-        chosen = may_look(self.device) and not bool(full.all())
-        return Survivors(*(row[full] if chosen else row.flatten() for row in rows))
+        drops_empty = may_look(self.device) and not bool(full.all())
+        return Survivors(*(row[full] if drops_empty else row.flatten() for row in rows))
 
     def _take(self, rows: Survivors) -> None:
         order = self.order_of(rows)
@@ -203,10 +203,10 @@ class Triggers:
         else:  # whatever is not among the best is written to one place more, which is cut away
             at = torch.where(kept, at, most)
         taken = (rows.magnitude, rows.sentence, rows.position, *(() if rows.weight is None else (rows.weight,)))
-        for own, found in zip(self._tensors(), taken, strict=True):
-            best = torch.full((most + 1,), 0 if own.is_floating_point() else NEVER, dtype=own.dtype, device=self.device)
-            best[at] = found[order]
-            own.copy_(best[:-1].view_as(own))
+        for tensor, column in zip(self._tensors(), taken, strict=True):
+            best = tensor.new_full((most + 1,), 0 if tensor.is_floating_point() else NEVER)
+            best[at] = column[order]
+            tensor.copy_(best[:-1].view_as(tensor))
         self.raise_threshold()
 
     def order_of(self, rows: Survivors) -> Tensor:

@@ -83,5 +83,5 @@ class KeyTriggers:
 
 def _farther(seen: tuple[Tensor, Tensor], reached: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
     """Of each memory the largest activation and its word, from those seen and `reached [position, memory]`."""
-    most, place = (found.cpu() for found in reached.max(0))
+    most, place = (each.cpu() for each in reached.max(0))
     return torch.maximum(seen[0], most), torch.where(most > seen[0], words[place], seen[1])

@@ -38,29 +38,31 @@ class NeighbourPass:
         tiny = torch.finfo(torch.float32).tiny
         device, size = self._model.device, (sum(self._sizes), self._model.sizes.hidden)
         directions = torch.empty(size, dtype=torch.float32, device=device)
-        for layer, own in zip(self._layers, torch.split(directions, self._sizes), strict=True):
-            own.copy_(normalize(self._model.values(layer).float(), eps=tiny))
+        for layer, rows in zip(self._layers, torch.split(directions, self._sizes), strict=True):
+            rows.copy_(normalize(self._model.values(layer).float(), eps=tiny))
         return directions
 
     def columns(self, layer: int) -> dict[str, Any]:
         """The columns of `neighbours` for one layer, without the value itself; empty with `most` 0."""
         at = self._layers.index(layer)
-        same = [place for place, other in enumerate(self._layers) if _share_values(self._model, layer, other)]
+        exits = (self._model.layer(each).ffn.exits for each in self._layers)
+        weights = [{id(weight) for module in modules for weight in module.parameters()} for modules in exits]
+        same = [place for place, each in enumerate(weights) if place == at or (each and each == weights[at])]
         kept = min(self._most, sum(self._sizes) - len(same))
         if kept == 0:
             return {name: [] for name in TABLES["neighbours"].columns.names}
         begins = [sum(self._sizes[:place]) for place in range(len(self._sizes))]
 
         def read(share: Share) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-            cosines, own = share.scores, share.vectors
+            cosines, vectors = share.scores, share.vectors
             with torch.inference_mode():
                 for place in same:
-                    cosines[:, begins[place] + own.start :].diagonal().fill_(-torch.inf)
+                    cosines[:, begins[place] + vectors.start :].diagonal().fill_(-torch.inf)
                 nearest, value = top(cosines, kept)
             return nearest.cpu().numpy(), value.clamp(-1, 1).cpu().numpy()
 
-        own = self._directions[begins[at] : begins[at] + self._sizes[at]]
-        places, cosines = zip(*self._projector.read_all(own, read), strict=True)
+        directions = self._directions[begins[at] : begins[at] + self._sizes[at]]
+        places, cosines = zip(*self._projector.read_all(directions, read), strict=True)
         place = np.concatenate(places).reshape(-1)
         return {
             "memory": np.repeat(np.arange(self._sizes[at], dtype=np.int32), kept),
@@ -77,11 +79,3 @@ def write_layer_neighbours(run: MiningRun, layer: int) -> None:
         plan = run.plan
         asked = run.keep(NeighbourPass, lambda: NeighbourPass(run.model, plan.layers, most=plan.neighbours))
         run.write("neighbours", asked.columns(layer), layer)
-
-
-def _share_values(model: LanguageModel, layer: int, other: int) -> bool:
-    weights = [
-        {id(weight) for module in model.layer(each).ffn.exits for weight in module.parameters()}
-        for each in (layer, other)
-    ]
-    return layer == other or (bool(weights[0]) and weights[0] == weights[1])

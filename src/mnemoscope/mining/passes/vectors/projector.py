@@ -60,15 +60,15 @@ class Projector:
 
     def read_all(self, vectors: Tensor, read: Read[Found], *, opposite: bool = False) -> list[Found]:
         """What `read` returns for all vectors `[row, hidden']`, in order; `opposite`: also negated ones."""
-        found: list[Found] = []
+        results: list[Found] = []
         for start in range(0, len(vectors), self.rows):
             block = vectors[start : start + self.rows]
             scores, negated = self.scores(block), None
             if opposite and self._opposite is not None:
                 with torch.inference_mode():
                     negated = self._head.scores(-block, out=self._opposite[: len(block)])
-            found += self._share_out(Share(start, scores, negated), read)
-        return found
+            results += self._share_out(Share(start, scores, negated), read)
+        return results
 
     def _share_out(self, block: Share, read: Read[Found]) -> list[Found]:
         """What `read` returns for equal parts of a block, in order: one per thread at least, and on a CPU few enough
@@ -78,8 +78,8 @@ class Projector:
         team = self._team.size if size >= BUDGET.shared_scores else 1
         parts = max(team, size // BUDGET.read_scores if block.scores.device.type == "cpu" else 1)
         shares = [
-            Share(block.start + own.start, block.scores[own], None if opposite is None else opposite[own])
-            for own in even_parts(slice(0, len(block.scores)), parts)
+            Share(block.start + part.start, block.scores[part], None if opposite is None else opposite[part])
+            for part in even_parts(slice(0, len(block.scores)), parts)
         ]
         if team == 1:
             return [read(share) for share in shares]

@@ -64,9 +64,13 @@ class RolePass:
             self._directions = normalize(centred, dim=1, eps=_TINY, out=centred)
         self._projectors: dict[torch.device, Projector] = {}
 
-    def columns(self, layer: int, own: Ints, dealt: Ints) -> dict[str, Any]:
+    def columns(self, layer: int, tokens: Ints, dealt: Ints) -> dict[str, Any]:
         """The columns of `roles`; `dealt` is the control. Null without embeddings."""
-        model, projector = self.model, self._projector(self.model.devices[layer])
+        model, device = self.model, self.model.devices[layer]
+        if self._directions is not None and device not in self._projectors:
+            words = self._directions.to(device)
+            self._projectors[device] = Projector(LinearHead(words), len(words), device=device)
+        projector = self._projectors.get(device)
         memories = model.sizes.memories[layer]
         columns: dict[str, Any] = {"memory": np.arange(memories, dtype=np.int32)}
         if projector is None:
@@ -75,25 +79,19 @@ class RolePass:
         directions = normalize(read_directions(model, layer), dim=1, eps=_TINY)
         on_text = None if self._triggers is None else self._triggers.of(layer)
         of_keys = None if on_text is None else on_text[0]
-        found = join_columns(projector.read_all(directions, partial(read_cosines, (own, dealt), on_text=of_keys)))
-        if not np.isfinite(found["key_top_cosines"]).all():
-            memory = int(np.flatnonzero(~np.isfinite(found["key_top_cosines"]).all(1))[0])
+        readings = join_columns(projector.read_all(directions, partial(read_cosines, (tokens, dealt), on_text=of_keys)))
+        if not np.isfinite(readings["key_top_cosines"]).all():
+            memory = int(np.flatnonzero(~np.isfinite(readings["key_top_cosines"]).all(1))[0])
             raise NotFinite(f"the key of {model.numbering(layer).name(layer, memory)} is not finite; check the weights")
-        columns |= {name: list(found.pop(name)) for name in ("key_top_tokens", "key_top_cosines")}
+        columns |= {name: list(readings.pop(name)) for name in ("key_top_tokens", "key_top_cosines")}
         if self._triggers is None or on_text is None:
             for name in _ON_TEXT:
-                found |= {name: np.zeros(memories, np.int32), f"{name} unknown": np.ones(memories, np.bool_)}
+                readings |= {name: np.zeros(memories, np.int32), f"{name} unknown": np.ones(memories, np.bool_)}
         else:
             shuffled = read_directions(model, layer, order=torch.from_numpy(self._triggers.shuffle(layer)))
             shuffled = normalize(shuffled, dim=1, eps=_TINY)
-            found |= join_columns(projector.read_all(shuffled, partial(_rank, _ON_TEXT[1], on_text[1])))
-        return columns | {name: np.ma.array(found[name], mask=found[f"{name} unknown"]) for name in _NUMBERS}
-
-    def _projector(self, device: torch.device) -> Projector | None:
-        if self._directions is not None and device not in self._projectors:
-            words = self._directions.to(device)
-            self._projectors[device] = Projector(LinearHead(words), len(words), device=device)
-        return self._projectors.get(device)
+            readings |= join_columns(projector.read_all(shuffled, partial(_rank, _ON_TEXT[1], on_text[1])))
+        return columns | {name: np.ma.array(readings[name], mask=readings[f"{name} unknown"]) for name in _NUMBERS}
 
 
 _ON_TEXT = ("text_rank", "shuffled_rank")
@@ -132,13 +130,13 @@ def read_cosines(triggers: tuple[Ints, Ints], share: Share, *, on_text: Ints | N
         wanted = [] if on_text is None else [torch.from_numpy(on_text[share.vectors]).to(cosines.device)]
         ranking = rank_tokens(cosines, best=KEPT, of=[*first, *wanted])
         tokens, best = ranking.best
-        found: dict[str, NDArray[Any]] = {
+        columns: dict[str, NDArray[Any]] = {
             "key_top_tokens": tokens.int().cpu().numpy(),
             "key_top_cosines": best.cpu().numpy(),
         }
         for rank in ranking.ranks[2:]:
-            found[_ON_TEXT[0]] = rank.int().cpu().numpy()
-            found[f"{_ON_TEXT[0]} unknown"] = np.zeros(len(rank), np.bool_)
+            columns[_ON_TEXT[0]] = rank.int().cpu().numpy()
+            columns[f"{_ON_TEXT[0]} unknown"] = np.zeros(len(rank), np.bool_)
         for one, there, rank in zip(("trigger", "control"), last, ranking.ranks[:2], strict=True):
             among = ((there[:, :, None] == tokens[:, None, :]).any(2) & (there >= 0)).sum(1)
             counted = (there >= 0).sum(1)
@@ -149,6 +147,6 @@ def read_cosines(triggers: tuple[Ints, Ints], share: Share, *, on_text: Ints | N
                 f"{one}s_found": among / counted.clamp(min=1),
             }
             for name, values in numbers.items():
-                found[name] = values.cpu().numpy().astype(_NUMBERS[name])
-                found[f"{name} unknown"] = (there[:, 0] < 0).cpu().numpy()
-    return found
+                columns[name] = values.cpu().numpy().astype(_NUMBERS[name])
+                columns[f"{name} unknown"] = (there[:, 0] < 0).cpu().numpy()
+    return columns

@@ -59,14 +59,14 @@ def word_forms(texts: Sequence[str], counts: NDArray[np.int64]) -> dict[str, lis
 @torch.inference_mode()
 def similar_rows(embeddings: Tensor, forms: Sequence[Sequence[int]]) -> list[list[int]]:
     """Of each word, whose tokens are `forms`, the numbers of the words like it, the most similar first."""
-    flat = torch.tensor([token for own in forms for token in own])
+    flat = torch.tensor([token for of_word in forms for token in of_word])
     rows = embeddings[flat.to(embeddings.device)].double().cpu()
     rows -= rows.mean(0)
     directions = torch.linalg.eigh(rows.T @ rows).eigenvectors  # the greatest last
     shared = directions[:, -max(1, min(_SHARED_DIRECTIONS, rows.shape[1] // 8)) :]
     rows = normalize(rows - (rows @ shared) @ shared.T, dim=1)
-    each = torch.split(rows, [len(own) for own in forms])
-    words = normalize(torch.stack([own.sum(0) for own in each]), dim=1).float()
+    each = torch.split(rows, [len(of_word) for of_word in forms])
+    words = normalize(torch.stack([of_word.sum(0) for of_word in each]), dim=1).float()
     similar: list[list[int]] = []
     for begin in range(0, len(words), _TOGETHER):
         cosines = words[begin : begin + _TOGETHER] @ words.T

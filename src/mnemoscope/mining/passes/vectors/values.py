@@ -92,8 +92,8 @@ class ValuePass:
             "value_norm": norms_of(values).cpu().numpy(),
         }
         by_sign = () if factors is None else zip(AT_WORK, factors, strict=True)
-        known = [(names, factor) for names, factor in by_sign if not np.isnan(factor).all()]
-        times = [(names, torch.from_numpy(np.nan_to_num(own, nan=1.0))) for names, own in known]
+        with_triggers = [(names, factor) for names, factor in by_sign if not np.isnan(factor).all()]
+        times = [(names, torch.from_numpy(np.nan_to_num(numbers, nan=1.0))) for names, numbers in with_triggers]
         read = partial(_read_scores, wanted, times if projector.linear else ())
         columns |= join_columns(projector.read_all(folded, read, opposite=True))
         for names, factor in () if projector.linear else times:
@@ -103,17 +103,18 @@ class ValuePass:
         if wrong := np.flatnonzero(~np.isfinite([columns[name] for name in checked]).all(0)).tolist():
             named = model.numbering(layer).name(layer, wrong[0])
             raise NotFinite(f"{named} has a key, a value or scores that are not finite; check the model's weights")
-        for name, found in (("target", wanted.target), ("target_rank", columns["target_rank"])):
-            columns[name] = pa.array(found.astype(np.int32), mask=wanted.target < 0)
+        for name, column in (("target", wanted.target), ("target_rank", columns["target_rank"])):
+            columns[name] = pa.array(column.astype(np.int32), mask=wanted.target < 0)
         for name in ("trigger_log_probability", "top_z", "bottom_z"):
-            columns[name] = _null_if_not_finite(columns[name])
+            column = columns[name].astype(np.float32)
+            columns[name] = pa.array(column, mask=~np.isfinite(column))
         columns["clear_z"] = self.clear_z(layer)
-        for names, own in known:
+        for names, numbers in with_triggers:
             at_work = np.stack([columns[name] for name in names])
-            if wrong := np.flatnonzero(~np.isnan(own) & ~np.isfinite(at_work).all(0)).tolist():
+            if wrong := np.flatnonzero(~np.isnan(numbers) & ~np.isfinite(at_work).all(0)).tolist():
                 named = model.numbering(layer).name(layer, wrong[0])
                 raise NotFinite(f"the value of {named} at work is not finite; check the model's weights")
-            columns |= {name: pa.array(columns[name], mask=np.isnan(own)) for name in names}
+            columns |= {name: pa.array(columns[name], mask=np.isnan(numbers)) for name in names}
         return {name: unknown for names in AT_WORK for name in names} | columns
 
     def clear_z(self, layer: int) -> NDArray[np.float32]:
@@ -126,14 +127,14 @@ class ValuePass:
         if not self.projector.linear:  # its scores depend on the length
             lengths = torch.linalg.vector_norm(directions, dim=1, keepdim=True)
             directions *= norms_of(model.values(layer)).median().cpu() / lengths
-        found = []
+        thresholds = []
         for branch in range(max(1, len(model.layer(layer).ffn.branches))):
             folded = model.fold_as_value(layer, directions, branch=branch)
             if self._clear is None or not torch.equal(self._clear[0], folded):
                 above = np.concatenate(self.projector.read_all(folded, _read_distance))
                 self._clear = folded, float(np.quantile(above, _CLEAR))
-            found.append(self._clear[1])
-        clear: NDArray[np.float32] = np.array(found, np.float32)[model.branch_of(layer).numpy()]
+            thresholds.append(self._clear[1])
+        clear: NDArray[np.float32] = np.array(thresholds, np.float32)[model.branch_of(layer).numpy()]
         return clear
 
 
@@ -144,8 +145,8 @@ def work_factors(model: LanguageModel, layer: int, triggers: pl.DataFrame, scale
     """
     factors = np.full((len(SIGNS), model.sizes.memories[layer]), np.nan)
     for factor, sign in zip(factors, SIGNS, strict=True):
-        own = triggers.filter(pl.col("sign") == sign).group_by("memory")
-        medians = own.agg(pl.col("coefficient").cast(float).median())
+        of_sign = triggers.filter(pl.col("sign") == sign).group_by("memory")
+        medians = of_sign.agg(pl.col("coefficient").cast(float).median())
         factor[medians["memory"].to_numpy()] = medians["coefficient"].to_numpy() * model.multiplier(layer)
     factors /= np.atleast_1d(scale)[model.branch_of(layer).numpy()]
     return factors
@@ -162,11 +163,6 @@ def write_layer_values(run: MiningRun, layer: int) -> None:
     scale = read_note(run.context.work, "scales", run.plan)["value_scales"][run.plan.layers.index(layer)]
     factors = None if scale is None else work_factors(run.model, layer, triggers, scale)
     run.write("values", values.columns(layer, targets(triggers, run.model.sizes.memories[layer]), factors), layer)
-
-
-def _null_if_not_finite(column: NDArray[Any]) -> pa.Array:
-    numbers = column.astype(np.float32)
-    return pa.array(numbers, mask=~np.isfinite(numbers))
 
 
 def _read_distance(share: Share) -> NDArray[np.float32]:
@@ -190,8 +186,8 @@ def _at_work(
 ) -> dict[str, NDArray[Any]]:
     """Of each row of `factor * scores` the maximum, `factor * first`, minus the mean, and the largest probability."""
     logit = (factor * (first - mean)).to(scores.dtype)
-    found = logit, max_probability(scores, first, factor)
-    return {name: tensor.cpu().numpy() for name, tensor in zip(names, found, strict=True)}
+    numbers = logit, max_probability(scores, first, factor)
+    return {name: tensor.cpu().numpy() for name, tensor in zip(names, numbers, strict=True)}
 
 
 def _read_scores(
