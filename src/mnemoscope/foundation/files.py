@@ -144,10 +144,10 @@ def digest_of_files(paths: Iterable[Path]) -> str:
     for path in paths:
         try:
             stat = path.stat()
-            known = [str(path), stat.st_size, stat.st_mtime_ns]
+            entry = [str(path), stat.st_size, stat.st_mtime_ns]
         except OSError:
-            known = [str(path)]
-        digest.update(json.dumps(known).encode())
+            entry = [str(path)]
+        digest.update(json.dumps(entry).encode())
     return digest.hexdigest()
 
 
@@ -155,16 +155,16 @@ def file_entry(path: Path) -> dict[str, Any]:
     return {"bytes": path.stat().st_size, "sha256": file_hash(path)}
 
 
-def is_file_entry(path: str, said: Any) -> bool:
+def is_file_entry(path: str, entry: Any) -> bool:
     """Whether an entry of an untrusted manifest has the form of `file_entry` and stays in the folder."""
-    place, size = PurePosixPath(path), said.get("bytes", 0) if isinstance(said, dict) else None
+    place, size = PurePosixPath(path), entry.get("bytes", 0) if isinstance(entry, dict) else None
     inside = place.parts and not place.is_absolute() and ".." not in place.parts and "\0" not in path
     sized = type(size) is int and size >= 0
-    return bool(inside and len(path) <= _LONGEST_PATH and sized and is_hash(said.get("sha256")))
+    return bool(inside and len(path) <= _LONGEST_PATH and sized and is_hash(entry.get("sha256")))
 
 
-def is_hash(said: object) -> bool:
-    return isinstance(said, str) and re.fullmatch(r"[0-9a-f]{64}", said) is not None
+def is_hash(value: object) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"[0-9a-f]{64}", value) is not None
 
 
 def read_object(path: Path) -> dict[str, Any]:

@@ -100,9 +100,9 @@ def format_blocks(layers: Sequence[int], others: Mapping[str, str]) -> str:
     kinds: dict[str, list[int]] = {}
     for number, kind in others.items():
         kinds.setdefault(kind, []).append(int(number))
-    rest = (f"{kind} in {_format_numbers(sorted(own), 'block')}" for kind, own in kinds.items())
-    own = f"{format_layers(range(len(layers)))} {'is that' if len(layers) == 1 else 'are those'}"
-    return f"{own} of {_format_numbers(layers, 'block')}; without one: {', '.join(rest)}"
+    rest = (f"{kind} in {_format_numbers(sorted(numbers), 'block')}" for kind, numbers in kinds.items())
+    subject = f"{format_layers(range(len(layers)))} {'is that' if len(layers) == 1 else 'are those'}"
+    return f"{subject} of {_format_numbers(layers, 'block')}; without one: {', '.join(rest)}"
 
 
 def pluralise(count: int, noun: str, plural: str | None = None) -> str:

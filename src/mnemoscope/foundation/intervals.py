@@ -58,15 +58,15 @@ def wilson(share: float, count: float) -> tuple[float, float]:
     return low, min(1.0, (middle + spread) / scale) if share < 1 else 1.0
 
 
-def widen(found: AnyEstimate, looks: int) -> AnyEstimate:
+def widen(estimate: AnyEstimate, looks: int) -> AnyEstimate:
     """The estimate with an interval that holds for `looks` estimates at once (Bonferroni): each side is stretched as a
     normal distribution's, since the percentiles would lie beyond the last bootstrap draw.
     """
-    if looks <= 1 or found.value is None or found.low is None or found.high is None:
-        return found
+    if looks <= 1 or estimate.value is None or estimate.low is None or estimate.high is None:
+        return estimate
     factor = NormalDist().inv_cdf(1 - LEVELS[0] / looks) / Z
-    low, high = (found.value + factor * (end - found.value) for end in (found.low, found.high))
-    return replace(found, low=low, high=high)
+    low, high = (estimate.value + factor * (end - estimate.value) for end in (estimate.low, estimate.high))
+    return replace(estimate, low=low, high=high)
 
 
 @lru_cache(maxsize=4096)
@@ -139,13 +139,13 @@ def mean_share(values: ArrayLike) -> Estimate:
     """The mean of independent shares or probabilities. Its interval is the normal one of its logit, which ends within 0
     and 1.
     """
-    found = mean(values)
-    if found.value is None or found.high is None or not 0 < found.value < 1:
-        return found
-    logit = math.log(found.value) - math.log1p(-found.value)
-    margin = (found.high - found.value) / (found.value * (1 - found.value))
+    estimate = mean(values)
+    if estimate.value is None or estimate.high is None or not 0 < estimate.value < 1:
+        return estimate
+    logit = math.log(estimate.value) - math.log1p(-estimate.value)
+    margin = (estimate.high - estimate.value) / (estimate.value * (1 - estimate.value))
     low, high = (math.exp(-float(np.logaddexp(0.0, -end))) for end in (logit - margin, logit + margin))
-    return enclose(found.value, found.count, (low, high))
+    return enclose(estimate.value, estimate.count, (low, high))
 
 
 def order_statistic(ordered: ArrayLike, level: float) -> Estimate:
@@ -186,8 +186,13 @@ class Resamples:
 
     def sums(self, columns: NDArray[Any]) -> Floats:
         """The sums `[draw, k]` of the columns `[cluster, k]` over each resample, the same to the bit on any machine."""
-        exact, single = _on_grid(columns, self.clusters)
-        kind: type[np.float32 | np.float64] = np.float32 if single else np.float64
+        exact = np.asarray(columns, np.float64)
+        largest = float(np.abs(exact).max(initial=0.0)) * max(1, self.clusters)
+        kind: type[np.float32 | np.float64] = np.float32 if largest < 1 << 24 else np.float64
+        if not np.array_equal(exact, np.rint(exact)):
+            # Rounded to a grid so coarse that no sum over a resample (at most `largest`) is rounded.
+            grid = 2.0 ** min(1000, 51 - math.ceil(math.log2(largest)))
+            exact, kind = np.rint(exact * grid) / grid, np.float64
         rows = rows_within(BUDGET.resampled, max(1, self.clusters))
         exact = exact.astype(kind, copy=False)
         pieces = [np.matmul(self._weights[start : start + rows].astype(kind), exact) for start in range(0, DRAWS, rows)]
@@ -217,7 +222,7 @@ class Resamples:
         places, draws = np.arange(len(ordered)) // size, np.arange(DRAWS)
         counts = np.bincount(clusters * blocks + places, minlength=self.clusters * blocks)
         sums = self.sums(counts.reshape(self.clusters, blocks)).cumsum(1)
-        found = []
+        quantiles = []
         for level in levels:
             needed = level * sums[:, -1:]
             block = (sums < needed).sum(1)
@@ -225,8 +230,8 @@ class Resamples:
             inside = np.minimum(block[:, None] * size + np.arange(size), len(ordered) - 1)
             weights = self._weights[draws[:, None], clusters[inside]].cumsum(1, dtype=np.int64)
             steps = (before[:, None] + weights < needed).sum(1)
-            found.append(np.where(sums[:, -1] > 0, ordered[inside[draws, steps]], np.nan))
-        return found
+            quantiles.append(np.where(sums[:, -1] > 0, ordered[inside[draws, steps]], np.nan))
+        return quantiles
 
     def quantiles(self, sets: Sequence[ClusteredValues], levels: Sequence[float]) -> list[list[Estimate]]:
         """For each set and level, that quantile (linear between two values) with its interval."""
@@ -235,8 +240,8 @@ class Resamples:
             draws = self.quantile_draws(values, codes, levels) if self.clusters > 1 else [np.empty(0)] * len(levels)
             estimates.append(
                 [
-                    enclose(float(np.quantile(values, level)), len(values), ends(own)) if len(values) else NOTHING
-                    for level, own in zip(levels, draws, strict=True)
+                    enclose(float(np.quantile(values, level)), len(values), ends(of_level)) if len(values) else NOTHING
+                    for level, of_level in zip(levels, draws, strict=True)
                 ]
             )
         return estimates
@@ -249,15 +254,3 @@ def ends(draws: Floats) -> Bounds:
         return None, None
     low, high = (float(kept[_ceil(level * len(kept)) - 1]) for level in LEVELS)
     return low, high
-
-
-def _on_grid(columns: NDArray[Any], clusters: int) -> tuple[Floats, bool]:
-    """The columns rounded to a grid so coarse that no sum over a resample (at most `clusters` times the largest entry)
-    is rounded; whole numbers stay. The second result: whether single precision holds the sums, too.
-    """
-    exact = np.asarray(columns, np.float64)
-    largest = float(np.abs(exact).max(initial=0.0)) * max(1, clusters)
-    if np.array_equal(exact, np.rint(exact)):
-        return exact, largest < 1 << 24
-    grid = 2.0 ** min(1000, 51 - math.ceil(math.log2(largest)))
-    return np.rint(exact * grid) / grid, False

@@ -15,10 +15,10 @@ def fold_triggers(features: Sequence[Hashable], ranks: Sequence[int], prefixes: 
     folds, rows = [0] * len(ranks), defaultdict(list)
     for at, feature in enumerate(features):
         rows[feature].append(at)
-    for own in rows.values():
-        own.sort(key=ranks.__getitem__)
-        for at, first in zip(own, fold_prefixes([prefixes[at] for at in own]), strict=True):
-            folds[at] = ranks[own[first]]
+    for places in rows.values():
+        places.sort(key=ranks.__getitem__)
+        for at, first in zip(places, fold_prefixes([prefixes[at] for at in places]), strict=True):
+            folds[at] = ranks[places[first]]
     return folds
 
 
@@ -30,12 +30,12 @@ def fold_prefixes(prefixes: Sequence[Sequence[int]]) -> list[int]:
     trigrams: list[set[tuple[int, ...]]] = [set(zip(end, end[1:], end[2:], strict=False)) or {end} for end in ends]
     firsts: list[int] = []
     holders = defaultdict[tuple[int, ...], list[int]](list)
-    for number, own in enumerate(trigrams):
-        shared = Counter(earlier for one in own for earlier in holders[one])
-        both = ((at, count, len(own) + len(trigrams[at]) - count) for at, count in shared.items())
+    for number, grams in enumerate(trigrams):
+        shared = Counter(earlier for one in grams for earlier in holders[one])
+        both = ((at, count, len(grams) + len(trigrams[at]) - count) for at, count in shared.items())
         similar = [at for at, count, of in both if 10 * count >= _TENTHS * of]
         firsts.append(firsts[min(similar)] if similar else number)
-        for one in own:
+        for one in grams:
             holders[one].append(number)
     return firsts
 

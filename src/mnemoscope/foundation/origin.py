@@ -105,8 +105,8 @@ def restore(hint: Any, value: Any) -> Any:
     if origin in (Union, UnionType):
         return value if value is None and NoneType in kinds else _first_fitting(kinds, value)
     if is_dataclass(hint) or is_typeddict(hint):
-        own = get_type_hints(hint, include_extras=True)
-        made: Any = hint(**{name: restore(own[name], one) for name, one in _of(dict, value).items()})
+        hints = get_type_hints(hint, include_extras=True)
+        made: Any = hint(**{name: restore(hints[name], one) for name, one in _of(dict, value).items()})
         if is_typeddict(hint) and not hint.__required_keys__ <= made.keys():
             raise TypeError(f"{hint} has no {hint.__required_keys__ - made.keys()}")
         return made
@@ -159,16 +159,16 @@ def _frame(value: Any, columns: str) -> "pl.DataFrame":
         if any(one.type != "record batch" or _is_packed(one.metadata.to_pybytes()) for one in messages):
             raise TypeError("the frame is compressed")
         table = pa.Table.from_batches([pa.ipc.read_record_batch(one, schema) for one in messages], schema)
-    known: dict[str, tuple[str, Any]] = {}
+    declared: dict[str, tuple[str, Any]] = {}
     test = kinds["text"]
     for word in columns.split():
         test = kinds.get(word, test)
-        known |= {} if word in kinds else {word.strip("+?"): (word, test)}
+        declared |= {} if word in kinds else {word.strip("+?"): (word, test)}
     for name, column in zip(table.column_names, table.columns, strict=True):
-        word, test = known.pop(name)
+        word, test = declared.pop(name)
         if not (test(column.type) or pa.types.is_null(column.type)) or (column.null_count and word[-1] != "?"):
             raise TypeError(f"column {name} is {column.type}, with {column.null_count} nulls")
-    if table.num_rows and (missing := [word for word, _ in known.values() if word[0] != "+"]):
+    if table.num_rows and (missing := [word for word, _ in declared.values() if word[0] != "+"]):
         raise TypeError(f"column {missing[0]} is missing")
     table.validate(full=True)
     frame = pl.from_arrow(table)

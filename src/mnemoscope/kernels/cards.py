@@ -102,7 +102,7 @@ def choose_best(
     magnitude,
     sentence,
     position,
-    found,
+    counts,
     rows,
     memories,
     keep,
@@ -138,30 +138,30 @@ def choose_best(
         equals = tl.zeros((BLOCK,), tl.int32)
         taken = tl.zeros((BLOCK,), tl.int32)
         for start in range(0, rows, ROWS):
-            value, row, known = _magnitudes(peaks, order, start, rows, memories, memory, inside, SIGN, ROWS)
+            value, row, exists = _magnitudes(peaks, order, start, rows, memories, memory, inside, SIGN, ROWS)
             equal = (value == least[None, :]).to(tl.int32)
-            chosen = (value > least[None, :]) | ((equal > 0) & (equals[None, :] + tl.cumsum(equal, 0) <= room[None, :]))
-            number = chosen.to(tl.int32)
+            enters = (value > least[None, :]) | ((equal > 0) & (equals[None, :] + tl.cumsum(equal, 0) <= room[None, :]))
+            number = enters.to(tl.int32)
             to = memory[None, :].to(tl.int64) * keep + taken[None, :] + tl.cumsum(number, 0) - 1
-            ids = tl.load(sentences + row, mask=known, other=0)
-            place = tl.load(places + row[:, None].to(tl.int64) * memories + memory[None, :], mask=chosen, other=0)
-            tl.store(magnitude + to, value, mask=chosen)
-            tl.store(sentence + to, tl.broadcast_to(ids[:, None], (ROWS, BLOCK)), mask=chosen)
-            tl.store(position + to, place + first, mask=chosen)
+            ids = tl.load(sentences + row, mask=exists, other=0)
+            place = tl.load(places + row[:, None].to(tl.int64) * memories + memory[None, :], mask=enters, other=0)
+            tl.store(magnitude + to, value, mask=enters)
+            tl.store(sentence + to, tl.broadcast_to(ids[:, None], (ROWS, BLOCK)), mask=enters)
+            tl.store(position + to, place + first, mask=enters)
             taken += tl.sum(number, 0)
             equals += tl.sum(equal, 0)
-    tl.store(found + memory, tl.minimum(reached, keep), mask=inside)
+    tl.store(counts + memory, tl.minimum(reached, keep), mask=inside)
 
 
 @triton.jit
 def _magnitudes(peaks, order, start, rows, memories, memory, inside, SIGN: tl.constexpr, ROWS: tl.constexpr):
     """Magnitudes `[number, memory]` of ROWS rows in `order`, the rows' indices, and which of them exist."""
     number = start + tl.arange(0, ROWS)
-    known = number < rows
-    row = tl.load(order + number, mask=known, other=0)
-    mask = known[:, None] & inside[None, :]
+    exists = number < rows
+    row = tl.load(order + number, mask=exists, other=0)
+    mask = exists[:, None] & inside[None, :]
     peak = tl.load(peaks + row[:, None].to(tl.int64) * memories + memory[None, :], mask=mask, other=0.0)
-    return tl.where(mask, SIGN * peak, float("-inf")), row, known
+    return tl.where(mask, SIGN * peak, float("-inf")), row, exists
 
 
 @triton.jit
@@ -185,7 +185,7 @@ def merge_best(
     more_magnitude,
     more_sentence,
     more_position,
-    found,
+    counts,
     best_magnitude,
     best_sentence,
     best_position,
@@ -193,23 +193,23 @@ def merge_best(
     WIDTH: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
-    """The best `keep` of a memory's own (sorted) and `found` new triggers; a rank is the number of triggers before."""
+    """The best `keep` of a memory's own (sorted) and its `counts` new triggers; a rank is how many triggers precede."""
     memory = tl.program_id(0).to(tl.int64)
     base = memory * keep
-    count = tl.load(found + memory)
+    count = tl.load(counts + memory)
     number = tl.arange(0, WIDTH)
-    own = number < keep
-    own_magnitude = tl.load(magnitude + base + number, mask=own, other=0.0)
-    own_sentence = tl.load(sentence + base + number, mask=own, other=0)
-    own_position = tl.load(position + base + number, mask=own, other=0)
+    valid = number < keep
+    own_magnitude = tl.load(magnitude + base + number, mask=valid, other=0.0)
+    own_sentence = tl.load(sentence + base + number, mask=valid, other=0)
+    own_position = tl.load(position + base + number, mask=valid, other=0)
     rank = number
     for start in range(0, count, CHUNK):
         new = start + tl.arange(0, CHUNK)
-        known = new < count
-        new_magnitude = tl.load(more_magnitude + base + new, mask=known, other=0.0)
-        new_sentence = tl.load(more_sentence + base + new, mask=known, other=0)
-        new_position = tl.load(more_position + base + new, mask=known, other=0)
-        both = own[:, None] & known[None, :]
+        exists = new < count
+        new_magnitude = tl.load(more_magnitude + base + new, mask=exists, other=0.0)
+        new_sentence = tl.load(more_sentence + base + new, mask=exists, other=0)
+        new_position = tl.load(more_position + base + new, mask=exists, other=0)
+        both = valid[:, None] & exists[None, :]
         first = _precede(
             own_magnitude[:, None],
             own_sentence[:, None],
@@ -233,11 +233,11 @@ def merge_best(
             )
             before = before & there[:, None] & (other[:, None] != new[None, :])
             new_rank += tl.sum(before.to(tl.int32), 0)
-        kept = known & (new_rank < keep)
+        kept = exists & (new_rank < keep)
         tl.store(best_magnitude + base + new_rank, new_magnitude, mask=kept)
         tl.store(best_sentence + base + new_rank, new_sentence, mask=kept)
         tl.store(best_position + base + new_rank, new_position, mask=kept)
-    kept = own & (rank < keep)
+    kept = valid & (rank < keep)
     tl.store(best_magnitude + base + rank, own_magnitude, mask=kept)
     tl.store(best_sentence + base + rank, own_sentence, mask=kept)
     tl.store(best_position + base + rank, own_position, mask=kept)

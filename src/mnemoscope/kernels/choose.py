@@ -156,12 +156,12 @@ class CardKernels:
             )
         return best
 
-    def merge(self, own: tuple[Tensor, Tensor, Tensor], best: Best) -> tuple[Tensor, Tensor, Tensor]:
-        magnitude, sentence, position = (torch.empty_like(one) for one in own)
-        memories, keep = own[0].shape
+    def merge(self, kept: tuple[Tensor, Tensor, Tensor], best: Best) -> tuple[Tensor, Tensor, Tensor]:
+        magnitude, sentence, position = (torch.empty_like(one) for one in kept)
+        memories, keep = kept[0].shape
         with _device_context(magnitude.device):
             self._kernels.merge_best[(memories,)](
-                *own,
+                *kept,
                 best.magnitude,
                 best.sentence,
                 best.position,

@@ -91,9 +91,9 @@ class BinCounter:
         occurring = {byte: index for byte, index in _INDEX.items() if least <= byte <= most}
         lanes = equal.view(torch.int64).view(-1, min(filled, _ROWS), self._width // 8)
         sums = lanes.new_empty(len(occurring), len(lanes), self._width // 8)
-        for byte, own in zip(occurring, sums, strict=True):
+        for byte, lane_sums in zip(occurring, sums, strict=True):
             torch.eq(bins, byte, out=equal)
-            torch.sum(lanes, 1, out=own)
+            torch.sum(lanes, 1, out=lane_sums)
         totals = sums.view(torch.uint8)[:, :, : self.memories].sum(1)
         self._counts[list(occurring.values())] += totals
         self._filled = 0
@@ -128,10 +128,10 @@ class Swept:
 
     def rows(self, first: int, end: int) -> "Swept":
         """Sentences `first` to `end` of a block that was swept `apart`."""
-        own = slice(first, end)
-        lows, squares = (None if part is None else part[own] for part in (self.lows, self.squares))
+        rows = slice(first, end)
+        lows, squares = (None if part is None else part[rows] for part in (self.lows, self.squares))
         least = self.least if lows is None else lows.amin(0).float()
-        return Swept(self.length, self.peaks[own], lows, self.fired[own], self.sums[own], squares, least)
+        return Swept(self.length, self.peaks[rows], lows, self.fired[rows], self.sums[rows], squares, least)
 
 
 class Observer:

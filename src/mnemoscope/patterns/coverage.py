@@ -51,10 +51,10 @@ def kinds(prefixes: pl.DataFrame, patterns: pl.DataFrame) -> pl.DataFrame:
     return rows.select("memory", "group", kind=kind).sort("memory", "group")
 
 
-def counts(found: pl.DataFrame) -> pl.DataFrame:
+def counts(prefixes: pl.DataFrame) -> pl.DataFrame:
     """Per memory the number of its prefixes of each kind, and of all (`groups`)."""
     each = [(pl.col("kind") == kind).sum().cast(pl.Int64).alias(kind) for kind in PREFIX_KINDS]
-    return found.group_by("memory").agg(*each, groups=pl.len().cast(pl.Int64)).sort("memory")
+    return prefixes.group_by("memory").agg(*each, groups=pl.len().cast(pl.Int64)).sort("memory")
 
 
 def count_folds(atlas: Atlas, layer: int, prefixes: pl.DataFrame, patterns: pl.DataFrame) -> pl.DataFrame:
@@ -100,8 +100,8 @@ def count_by_author(prefixes: pl.DataFrame, judged: pl.DataFrame) -> pl.DataFram
     for (author,), rows in judged.sort("author").group_by("author", maintain_order=True):
         memories = rows["memory"].unique().to_list()
         patterns = rows.filter(pl.col("kind") != "none")
-        own = count_per_memory(prefixes.filter(pl.col("memory").is_in(memories)), patterns)
-        frames.append(own.with_columns(author=pl.lit(str(author))))
+        counted = count_per_memory(prefixes.filter(pl.col("memory").is_in(memories)), patterns)
+        frames.append(counted.with_columns(author=pl.lit(str(author))))
     empty = count_per_memory(prefixes.clear(), judged.clear()).with_columns(author=pl.lit("", pl.String))
     return pl.concat([empty, *frames])
 
@@ -110,13 +110,13 @@ def mean_over_authors(rows: pl.DataFrame) -> dict[str, Estimate]:
     """The mean of the authors' estimates; counts are summed. The interval is that of the pooled judgements, shifted to
     the mean; a judged memory is a cluster.
     """
-    single = [key_estimates(own) for _, own in rows.group_by("author", maintain_order=True)]
+    single = [key_estimates(judged) for _, judged in rows.group_by("author", maintain_order=True)]
     estimates = key_estimates(rows)
     for name, pooled in estimates.items():
         if pooled.value is None or pooled.low is None or pooled.high is None:
             continue
-        known = [value for one in single if (value := one[name].value) is not None]
-        value = sum(known) / len(known)
+        values = [value for one in single if (value := one[name].value) is not None]
+        value = sum(values) / len(values)
         low, high = (end + (value - pooled.value) for end in (pooled.low, pooled.high))
         if name != "patterns_per_key":
             low, high = max(0.0, low), min(1.0, high)

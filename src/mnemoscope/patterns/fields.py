@@ -114,11 +114,11 @@ class FieldFinder:
             references.append(self._refer(places, sample))
         starts = np.searchsorted(places.prefix, np.arange(prefixes.end.size + 1))
         for memory, (begin, end) in enumerate(zip(groups.starts, groups.starts[1:], strict=False)):
-            own = groups.prefix[begin:end]
-            group, flat = ranges(starts[own], np.diff(starts)[own])
-            held = WordPlaces(group, places.row[flat], places.window[flat], places.words[:, own])
-            if found := self._of_memory(held, groups.counts[begin:end], references):
-                yield memory, found
+            members = groups.prefix[begin:end]
+            group, flat = ranges(starts[members], np.diff(starts)[members])
+            held = WordPlaces(group, places.row[flat], places.window[flat], places.words[:, members])
+            if patterns := self._of_memory(held, groups.counts[begin:end], references):
+                yield memory, patterns
 
     def _of_memory(
         self, held: WordPlaces, counts: NDArray[np.bool_], references: Sequence[Reference]
@@ -163,18 +163,24 @@ class FieldFinder:
             masks.add(mask)
             words = held_in[window, alike[place] > 0]
             names = [self.words[row] for row in rows[alike[place] > 0]]
-            said = _name_held(names, words.sum(axis=1).tolist())
-            if not _is_of_meaning(names, words) or (window == 0 and _is_one_class(said)):
+            ordered = sorted((-n, name) for name, n in zip(names, words.sum(axis=1).tolist(), strict=True) if n)
+            held_names = tuple(name for _, name in ordered)
+            classes = [set(CLASS_OF.get(name, ())) for name in held_names]
+            # Where the words are of one class, a surface pattern says what they have in common.
+            if not _is_of_meaning(names, words) or (window == 0 and set.intersection(*classes)):
                 continue
             row = int(rows[place])
             key = FIRST_KEY + window * len(self.words) + row
-            candidate = Candidate(key, mask, log10_p, lifted, 0, self._showing(window, row))
-            patterns.append(FieldPattern(window, said, candidate, tests))
+            starts, prefixes = self._holding[window]  # of the background
+            members = self._fields[row][self._fields[row] >= 0]
+            _, flat = ranges(starts[members], np.diff(starts)[members])
+            candidate = Candidate(key, mask, log10_p, lifted, 0, np.unique(prefixes[flat]))
+            patterns.append(FieldPattern(window, held_names, candidate, tests))
         return patterns
 
     def _read(self, prefixes: PrefixBatch) -> WordPlaces:
         """The last word, and the last content words in the order of their first occurrence."""
-        known = np.array([self._rows.get(word, -1) for word in self._lexicon.words], np.int64)
+        row_of = np.array([self._rows.get(word, -1) for word in self._lexicon.words], np.int64)
         features = prefixes.features
         last = features.keys >> np.uint64(FAMILY_SHIFT) == Feature.WORD
         numbers = (features.keys[last] & np.uint64((1 << FAMILY_SHIFT) - 1)).astype(np.int64)
@@ -182,7 +188,7 @@ class FieldFinder:
         ago = prefixes.words.starts[of_last + 1] - np.arange(of_last.size)  # 1: the last content word
         near = ago <= WINDOWS[-1]
         prefix = np.concatenate([features.prefix[last], of_last[near]])
-        row = known[np.concatenate([numbers, prefixes.words.keys[near].astype(np.int64)])]
+        row = row_of[np.concatenate([numbers, prefixes.words.keys[near].astype(np.int64)])]
         window = np.concatenate([np.zeros(numbers.size, np.int64), np.searchsorted(WINDOWS, ago[near])])
         words = np.minimum(np.diff(prefixes.words.starts), np.array(WINDOWS)[:, None])
         words[0] = np.bincount(features.prefix[last], minlength=words.shape[1])
@@ -190,11 +196,11 @@ class FieldFinder:
         order = order[row[order] >= 0]
         return WordPlaces(prefix[order], row[order], window[order], words)
 
-    def _refer(self, places: WordPlaces, chosen: Integers) -> Reference:
-        """Of the `chosen` prefixes."""
-        parts = [places.within(window) & np.isin(places.prefix, chosen) for window in range(len(WINDOWS))]
+    def _refer(self, places: WordPlaces, sample: Integers) -> Reference:
+        """Of the prefixes in the `sample`."""
+        parts = [places.within(window) & np.isin(places.prefix, sample) for window in range(len(WINDOWS))]
         shown = [self._count_shown(places.prefix[there], places.row[there]) for there in parts]
-        return Reference(chosen.size, shown, places.words[:, chosen].mean(axis=1))
+        return Reference(sample.size, shown, places.words[:, sample].mean(axis=1))
 
     def _count_shown(self, prefix: Integers, row: Integers) -> Integers:
         """How many prefixes show each word's field; prefix `prefix[i]` (ascending) holds the word of `row[i]`."""
@@ -202,10 +208,10 @@ class FieldFinder:
         starts, centres = self._centres
         last = int(prefix.max(initial=-1))
         for first in range(0, last + 1, _TOGETHER):
-            own = slice(*np.searchsorted(prefix, [first, first + _TOGETHER]))
-            index, flat = ranges(starts[row[own]], np.diff(starts)[row[own]])
+            part = slice(*np.searchsorted(prefix, [first, first + _TOGETHER]))
+            index, flat = ranges(starts[row[part]], np.diff(starts)[row[part]])
             shows = np.zeros((_TOGETHER, len(self.words)), np.bool_)
-            shows[prefix[own][index] - first, centres[flat]] = True
+            shows[prefix[part][index] - first, centres[flat]] = True
             counts += shows.sum(axis=0)
         return counts
 
@@ -213,18 +219,6 @@ class FieldFinder:
         """Starts and values in order: the values that stand beside a row are `ordered[starts[row]:starts[row + 1]]`."""
         order = np.argsort(row, kind="stable")
         return np.searchsorted(row[order], np.arange(len(self.words) + 1)), values[order]
-
-    def _showing(self, window: int, row: int) -> Integers:
-        """The prefixes of the background that show the field of a row."""
-        starts, prefixes = self._holding[window]
-        members = self._fields[row][self._fields[row] >= 0]
-        _, flat = ranges(starts[members], np.diff(starts)[members])
-        return np.unique(prefixes[flat])
-
-
-def _name_held(names: Sequence[str], numbers: Sequence[int]) -> tuple[str, ...]:
-    held = sorted((-number, name) for name, number in zip(names, numbers, strict=True) if number)
-    return tuple(name for _, name in held)
 
 
 def _is_of_meaning(names: Sequence[str], words: NDArray[np.bool_]) -> bool:
@@ -236,8 +230,3 @@ def _is_of_meaning(names: Sequence[str], words: NDArray[np.bool_]) -> bool:
     most = max(stems.values(), key=lambda groups: int(groups.sum()))
     others = [groups for groups in stems.values() if groups is not most]
     return bool(others) and int((reduce(np.logical_or, others) & ~most).sum()) >= 2
-
-
-def _is_one_class(words: Sequence[str]) -> bool:
-    """Whether a surface pattern says what the words have in common."""
-    return bool(set.intersection(*(set(CLASS_OF.get(word, ())) for word in words)))

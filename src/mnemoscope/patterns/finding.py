@@ -140,7 +140,11 @@ def describe(key: int, prefixes: PrefixBatch, *, showing: Sequence[int], lexicon
     if family == Feature.CONTINUES:
         return "the last token goes on with a word"
     if family == Feature.WORD:
-        return f"ends in {_last_word(prefixes, showing, lexicon.spelling)}"
+        places = [(prefixes.runs.start[end], end + 1) for end in prefixes.end[list(showing)].tolist()]
+        tokens = [prefixes.runs.tokens[begin:end].tolist() for begin, end in places]
+        forms = {lexicon.spelling.vocabulary.text(each).strip() for each in tokens}
+        least = min(forms)
+        return f"ends in {quote(least)}" if len(forms) == 1 else f"ends in {quote(least.lower())} in any case"
     text = lexicon.words[value]
     if family == Feature.ENDING:
         return f"last word ends in -{text}"
@@ -162,14 +166,6 @@ def describe_field(field: FieldPattern) -> str:
 
 def _first_words(words: Sequence[str]) -> str:
     return ", ".join(words[:_MAX_WORDS]) + (", ..." if len(words) > _MAX_WORDS else "")
-
-
-def _last_word(prefixes: PrefixBatch, showing: Sequence[int], spelling: Spelling) -> str:
-    forms = {
-        spelling.vocabulary.text(prefixes.runs.tokens[prefixes.runs.start[end] : end + 1].tolist()).strip()
-        for end in prefixes.end[list(showing)].tolist()
-    }
-    return quote(forms.pop()) if len(forms) == 1 else f"{quote(min(forms).lower())} in any case"
 
 
 def _span(prefixes: PrefixBatch, begin: int, size: int, spelling: Spelling) -> str:

@@ -27,8 +27,8 @@ def kind_below_zero(label: pl.Expr) -> pl.Expr:
 
 def write_labels(atlas: Atlas) -> str:
     """Writes labels.parquet, of an atlas whose patterns are written; returns its path there."""
-    found = atlas.table("patterns").filter(pl.col("pattern") == 0)
-    patterns = {(layer, memory): text for layer, memory, text in found.select("layer", "memory", "description").rows()}
+    first = atlas.table("patterns").filter(pl.col("pattern") == 0)
+    patterns = {(layer, memory): text for layer, memory, text in first.select("layer", "memory", "description").rows()}
     rows = [row for layer in atlas.layers for row in _of_layer(atlas, layer, patterns)]
     names = ("layer", "memory", "sign", "label", "promotes")
     columns = {name: [row[place] for row in rows] for place, name in enumerate(names)}
@@ -49,17 +49,13 @@ def _of_layer(
         for one in features_of(row)
     }
     for memory, sign, token in _shared_tokens(atlas, layer).iter_rows():
-        shared = None if token is None else f"ends in {_quote_token(atlas, token)}"
+        text = "" if token is None else atlas.vocabulary.texts[token]
+        shared = None if token is None else f"ends in {quote(text.strip(' ') or text)}"
         label = (patterns.get((layer, memory)) if sign == 1 else None) or shared or NO_PATTERN
         feature, says = features.get((memory, sign), (None, 0))
         if feature is not None and feature.promotes:
             label = f"{label}; promotes {quote(atlas.vocabulary.texts[says])}"
         yield layer, memory, sign, label, None if feature is None else feature.promotes
-
-
-def _quote_token(atlas: Atlas, token: int) -> str:
-    text = atlas.vocabulary.texts[token]
-    return quote(text.strip(" ") or text)
 
 
 def _shared_tokens(atlas: Atlas, layer: int) -> pl.DataFrame:

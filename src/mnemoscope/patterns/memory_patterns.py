@@ -60,20 +60,20 @@ def shallow_patterns(groups: Groups, prefixes: PrefixBatch, *, background: Backg
     unlikely: dict[int, list[Candidate]] = {}
     for index in np.flatnonzero((shared.count >= FEWEST) & ~average).tolist():
         memory = int(shared.memory[index])
-        own = int(shared.count[index]), int(eligible[index])
+        counts = int(shared.count[index]), int(eligible[index])
         others = [(int(showing[index]), float(size[index])) for showing, size in compared]
-        log10_p = max(log10_tail(*own, *one) for one in others)
+        log10_p = max(log10_tail(*counts, *one) for one in others)
         if log10_p > log10(LEVEL / tried[memory]):
             continue
         key = int(shared.key[index])
         shown = background.features.showing(key)
-        lifted = lift(*own, *others[0])
+        lifted = lift(*counts, *others[0])
         candidate = Candidate(key, int(shared.mask[index]), log10_p, lifted, tokens_said(key), shown)
         unlikely.setdefault(memory, []).append(candidate)
     sizes = np.diff(groups.starts)
     kept = {
-        memory: merge(own, groups=int(sizes[memory]), background=background.size, limit=log10(LEVEL / tried[memory]))
-        for memory, own in unlikely.items()
+        memory: merge(each, groups=int(sizes[memory]), background=background.size, limit=log10(LEVEL / tried[memory]))
+        for memory, each in unlikely.items()
     }
     return Shallow(kept, unlikely, tried)
 
@@ -137,7 +137,7 @@ def _find_semantic(
     topics: list[Candidate] = []
     in_topics: set[int] = set()
     for number, topic in enumerate(find_topics(vocabulary, background=background.size, limit=log10(LEVEL))):
-        candidate = _topic_candidate(number, topic, found=vocabulary, background=background)
+        candidate = _topic_candidate(number, topic, vocabulary=vocabulary, background=background)
         topics.append(candidate)
         words_of[candidate.key] = tuple(vocabulary.keys[topic.words].tolist())
         in_topics |= set(topic.words.tolist())
@@ -159,14 +159,14 @@ def _find_semantic(
     return [Semantic(words_of.get(one.key, ()), one, field_of.get(one.key)) for one in kept]
 
 
-def _topic_candidate(number: int, topic: Topic, *, found: TopicVocabulary, background: Background) -> Candidate:
+def _topic_candidate(number: int, topic: Topic, *, vocabulary: TopicVocabulary, background: Background) -> Candidate:
     """A background prefix shows the topic if it holds at least `topic.enough` of its words."""
-    postings = [background.words.showing(int(key)) for key in found.keys[topic.words]]
+    postings = [background.words.showing(int(key)) for key in vocabulary.keys[topic.words]]
     prefixes, held = np.unique(np.concatenate(postings), return_counts=True)
     shown = prefixes[held >= topic.enough]
     per_class = np.bincount(background.richness[shown], minlength=background.in_class.size)
-    classes = background.class_of(found.held[:, found.counted].sum(axis=0))
+    classes = background.class_of(vocabulary.held[:, vocabulary.counted].sum(axis=0))
     rate = float((per_class / np.maximum(background.in_class, 1))[classes].mean())
-    share = (topic.groups & found.counted).sum() / found.counted.sum()
+    share = (topic.groups & vocabulary.counted).sum() / vocabulary.counted.sum()
     rate = max(rate, (shown.size + 1) / (background.size + 1))
     return Candidate(-1 - number, mask_of(topic.groups), topic.log10_p, float(share / rate), 0, shown)

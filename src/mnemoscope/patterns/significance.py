@@ -183,7 +183,11 @@ def merge(
     """
     kept: list[tuple[Candidate, NDArray[np.bool_]]] = []
     explained, anywhere = 0, np.zeros(background, dtype=np.bool_)
-    ordered = sorted(_most_specific(candidates), key=lambda one: (one.log10_p, one.key))
+    # Of candidates with the same groups, the rarest in the background, then the one that specifies most tokens.
+    best: dict[int, Candidate] = {}
+    for candidate in sorted(candidates, key=lambda one: (one.shown.size, -one.tokens, one.key)):
+        best.setdefault(candidate.mask, candidate)
+    ordered = sorted(best.values(), key=lambda one: (one.log10_p, one.key))
     for number, candidate in enumerate([*first, *ordered]):
         overlapping = [one for one in kept if (candidate.mask & one[0].mask).bit_count() >= FEWEST]
         if overlapping and number >= len(first):
@@ -199,14 +203,6 @@ def merge(
         explained |= candidate.mask
         anywhere |= shows
     return [candidate for candidate, _ in kept]
-
-
-def _most_specific(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Of candidates with the same groups, the rarest in the background, then the one that specifies most tokens."""
-    best: dict[int, Candidate] = {}
-    for candidate in sorted(candidates, key=lambda one: (one.shown.size, -one.tokens, one.key)):
-        best.setdefault(candidate.mask, candidate)
-    return list(best.values())
 
 
 def _refines(candidate: Candidate, other: Candidate, shows: NDArray[np.bool_], *, limit: float) -> bool:

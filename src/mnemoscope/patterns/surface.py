@@ -53,7 +53,11 @@ def read_spelling(vocabulary: Vocabulary, sentences: pl.DataFrame) -> Spelling:
     for token, piece in enumerate(vocabulary.raw):
         if not piece:
             continue
-        opens[token], closes[token] = _touches_words(piece)
+        # An incomplete character counts as one of a word.
+        decoded = piece.decode("utf-8", "replace")
+        ends = (decoded[0], decoded[-1])
+        if not decoded.strip() or not all(map(is_without_spaces, decoded.strip())):
+            opens[token], closes[token] = (end == "\ufffd" or is_word_character(end) for end in ends)
         text = vocabulary.texts[token]
         for row, (left, right) in enumerate(BRACKETS):
             if left in text or right in text:
@@ -63,15 +67,6 @@ def read_spelling(vocabulary: Vocabulary, sentences: pl.DataFrame) -> Spelling:
         opens[:] = closes[:] = False
     random = np.random.default_rng(0).integers(0, 2**63, size=size, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
     return Spelling(vocabulary, opens, closes, depth, random)
-
-
-def _touches_words(piece: bytes) -> tuple[bool, bool]:
-    """Whether the first and the last character are word characters; an incomplete character counts as one."""
-    text = piece.decode("utf-8", "replace")
-    first, last = text[0], text[-1]
-    if text.strip() and all(is_without_spaces(character) for character in text.strip()):
-        return False, False
-    return first == "\ufffd" or is_word_character(first), last == "\ufffd" or is_word_character(last)
 
 
 LONGEST_NGRAM = 5

@@ -50,12 +50,12 @@ def read_vocabulary(
     held[which, place] = True
     rich = held.sum(axis=0)
     classes = background.class_of(rich)
-    known = background.words.place(words)
+    places = background.words.place(words)
     total = max(1, background.size)
-    numbers = background.words.counts[known]
-    shares = np.maximum(background.weights[known][:, classes], background.mean_weights[known][:, None])
+    numbers = background.words.counts[places]
+    shares = np.maximum(background.weights[places][:, classes], background.mean_weights[places][:, None])
     richer = rich[counted].mean() / max(background.words.prefixes.size / total, 1e-9)
-    rates = np.maximum(background.rates[known][:, classes[counted]].mean(axis=1), numbers / total * richer)
+    rates = np.maximum(background.rates[places][:, classes[counted]].mean(axis=1), numbers / total * richer)
     counts = held[:, counted].sum(axis=1)
     log10_p = np.zeros(words.size)
     tried = int(counted.sum())
@@ -95,33 +95,33 @@ class Topic:
     """The number of words that a prefix of the topic holds at least."""
 
 
-def find_topics(found: TopicVocabulary, *, background: int, limit: float) -> list[Topic]:
+def find_topics(vocabulary: TopicVocabulary, *, background: int, limit: float) -> list[Topic]:
     """Topics of at least 3 groups; each is searched among the groups that earlier ones leave. `limit` is log10 of the
     largest p-value that counts.
     """
-    rest = found.counted.copy()
+    rest = vocabulary.counted.copy()
     result: list[Topic] = []
     while rest.sum() >= FEWEST:
-        log10_p = -log10_stake(found.held[:, rest], found.shares[:, rest], background=background)
+        log10_p = -log10_stake(vocabulary.held[:, rest], vocabulary.shares[:, rest], background=background)
         if log10_p > limit:
             break
-        words, core = find_core(found.held & rest, found.log10_p <= _NOTICED_LOG10_P)
+        words, core = find_core(vocabulary.held & rest, vocabulary.log10_p <= _NOTICED_LOG10_P)
         if core.sum() < FEWEST:
             break
-        widest = words[np.argmax((found.held[words] & core).sum(axis=1))]
-        others = np.ones(found.keys.size, dtype=np.bool_)
+        widest = words[np.argmax((vocabulary.held[words] & core).sum(axis=1))]
+        others = np.ones(vocabulary.keys.size, dtype=np.bool_)
         others[widest] = False
         without = -log10_stake(
-            found.held[np.ix_(others, rest)], found.shares[np.ix_(others, rest)], background=background
+            vocabulary.held[np.ix_(others, rest)], vocabulary.shares[np.ix_(others, rest)], background=background
         )
         if without > limit:
-            rest &= ~found.held[widest]  # one word, not a topic
+            rest &= ~vocabulary.held[widest]  # one word, not a topic
             continue
-        by_chance = float(1 - np.prod(1 - found.rates[words])) * int((rest & ~core).sum())
+        by_chance = float(1 - np.prod(1 - vocabulary.rates[words])) * int((rest & ~core).sum())
         enough = 1 if core.sum() >= _ENOUGH_ODDS * by_chance else 2
-        open_groups = rest | ~found.counted
-        groups = core | (open_groups & (found.held[words].sum(axis=0) >= enough))
-        order = np.lexsort((found.keys[words], found.log10_p[words]))
+        open_groups = rest | ~vocabulary.counted
+        groups = core | (open_groups & (vocabulary.held[words].sum(axis=0) >= enough))
+        order = np.lexsort((vocabulary.keys[words], vocabulary.log10_p[words]))
         result.append(Topic(words[order], groups, log10_p, enough))
         rest &= ~groups
     return result
@@ -142,15 +142,15 @@ def find_core(held: Bools, noticed: Bools) -> tuple[Integers, Bools]:
     left = np.ones(words.size, dtype=np.bool_)
     inside = inside & groups
     while left.any():
-        chosen = np.zeros(words.size, dtype=np.bool_)
-        chosen[np.argmax(left)] = True
+        members = np.zeros(words.size, dtype=np.bool_)
+        members[np.argmax(left)] = True
         while True:
-            covered: Bools = np.asarray(inside[chosen].any(axis=0))
+            covered: Bools = np.asarray(inside[members].any(axis=0))
             grown = np.asarray((inside & covered).any(axis=1))
-            if (grown == chosen).all():
+            if (grown == members).all():
                 break
-            chosen = grown
-        left &= ~chosen
+            members = grown
+        left &= ~members
         if covered.sum() > best[1].sum():
-            best = words[chosen], covered
+            best = words[members], covered
     return best

@@ -116,10 +116,10 @@ class Lexicon:
 
         ends = np.flatnonzero(runs.last)
         index, numbers = _look_up_each(runs, ends, look_up)
-        places, found = ends[index], numbers.astype(np.int64)
-        _, first = np.unique(runs.sentence[places] * (len(self.words) + 1) + found, return_index=True)
+        places, words = ends[index], numbers.astype(np.int64)
+        _, first = np.unique(runs.sentence[places] * (len(self.words) + 1) + words, return_index=True)
         first.sort()
-        return places[first], found[first]
+        return places[first], words[first]
 
     def _text(self, runs: Runs, end: int) -> str:
         text = self.spelling.vocabulary.text(runs.tokens[runs.start[end] : end + 1].tolist())
@@ -135,8 +135,8 @@ class Lexicon:
             pairs += [(Feature.ENDING, letters) for letters in endings]
             pairs += [(Feature.START, letters) for letters in starts]
         last, before = (
-            [small_key(family, self.number(value)) for family, value in own]
-            for own in (pairs, [(Feature.CLASS_BEFORE, name) for name in classes])
+            [small_key(family, self.number(value)) for family, value in group]
+            for group in (pairs, [(Feature.CLASS_BEFORE, name) for name in classes])
         )
         return last, before
 

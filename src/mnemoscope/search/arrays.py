@@ -48,7 +48,7 @@ def write_rows(database: sqlite3.Connection, table: str, rows: pl.DataFrame) -> 
     """One blob per token, which is a column of `rows`."""
     rows = rows.sort("token", maintain_order=True)
     columns = {name: rows[name].to_numpy() for name in rows.columns if name != "token"}
-    packed = np.empty(rows.height, kind := np.dtype([(name, narrow_type(own)) for name, own in columns.items()]))
+    packed = np.empty(rows.height, kind := np.dtype([(name, narrow_type(column)) for name, column in columns.items()]))
     for name, numbers in columns.items():
         packed[name] = numbers
     tokens, first = np.unique(rows["token"].to_numpy(), return_index=True)

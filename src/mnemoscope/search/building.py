@@ -117,12 +117,12 @@ def _write_sentences(database: sqlite3.Connection, atlas: Atlas, places: pl.Data
     ends, raw = ends.sort("sentence"), len(atlas.vocabulary.raw)
     spaced, kind = True, token_type(raw)
     for at in range(0, ends.height, _BATCH_SIZE):
-        own = ends[at : at + _BATCH_SIZE]
-        some = atlas.sentences(own["sentence"].to_list(), columns=["sentence", "text", "tokens"])
+        batch = ends[at : at + _BATCH_SIZE]
+        some = atlas.sentences(batch["sentence"].to_list(), columns=["sentence", "text", "tokens"])
         tokens, lengths = some["tokens"].explode().drop_nulls().to_numpy(), some["tokens"].list.len()
         if tokens.size and not (int(tokens.min()) >= 0 and int(tokens.max()) < raw):
             raise AtlasDamaged(f"{atlas.path}: a sentence has a token beyond the vocabulary")
-        if (own["position"] >= lengths).any() or (own["least"] < 0).any():
+        if (batch["position"] >= lengths).any() or (batch["least"] < 0).any():
             raise AtlasDamaged(f"{atlas.path}: a trigger lies beyond the end of its sentence")
         if not at:
             spaced = atlas.vocabulary.carries_spaces(some.head(1_000))

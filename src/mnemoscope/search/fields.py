@@ -69,11 +69,11 @@ class Values:
                 if at:
                     parts.append((" " if kept[at - 1][0] == place - 1 else " ... ", False))
                 parts.append((show_token(texts[token][0]), token in hit))
-            known = None if rank == _NO_RANK else rank
-            detail = "no single token" if known is None else f"{column} rank {rank}"
+            best_rank = None if rank == _NO_RANK else rank
+            detail = "no single token" if best_rank is None else f"{column} rank {rank}"
             detail += f", probability {score:.3g}" if self.name == VALUES else ""
-            own = self.numbering.id(memory)
-            hits.append(Hit(own, self.name, tuple(parts), float(score), count, known, detail, (own,)))
+            memory_id = self.numbering.id(memory)
+            hits.append(Hit(memory_id, self.name, tuple(parts), float(score), count, best_rank, detail, (memory_id,)))
         return hits
 
 
@@ -118,8 +118,8 @@ class Annotations:
             memory = self._memories[number]
             if memory is not None and any(low <= memory <= high for low, high in within):
                 by_memory.setdefault(memory, []).append(number)
-        every = sorted(by_memory.items(), key=lambda found: (-len(found[1]), found[0]))
-        ranked = [(memory, len(found), len(found), self._described[found[0]]) for memory, found in every[page]]
+        every = sorted(by_memory.items(), key=lambda item: (-len(item[1]), item[0]))
+        ranked = [(memory, len(rows), len(rows), self._described[rows[0]]) for memory, rows in every[page]]
         hits = _show_descriptions(ANNOTATIONS, ranked, query, self._numbering)
         return Matches(hits, len(every), {ANNOTATIONS: len(every)})
 
@@ -131,14 +131,14 @@ def _show_descriptions(
     texts = highlight([shown[1] for *_, shown in ranked], query)
     return [
         Hit(
-            own := numbering.id(memory),
+            memory_id := numbering.id(memory),
             field,
             parts,
             float(score),
             count,
             None,
             f"{kind}, {pluralise(explained, 'trigger')}",
-            (own,),
+            (memory_id,),
         )
         for (memory, score, count, (kind, _, explained)), parts in zip(ranked, texts, strict=True)
     ]

@@ -110,11 +110,11 @@ class Index:
             total, totals, exact = 0, dict.fromkeys(names, 0), True
             for field in self._fields(names, database, judgements):
                 skipped = max(0, offset - total)
-                found = field.find(query, within, slice(skipped, skipped + limit - len(hits)))
-                hits += found.page
-                total += found.total
-                totals |= found.memories
-                exact &= found.exact
+                matches = field.find(query, within, slice(skipped, skipped + limit - len(hits)))
+                hits += matches.page
+                total += matches.total
+                totals |= matches.memories
+                exact &= matches.exact
             return SearchResult(tuple(hits), total, totals, exact)
 
         return self._ask(ask)
@@ -125,19 +125,18 @@ class Index:
         for name in dict.fromkeys(TRIGGERS if name == WORDS else name for name in names):
             if name == TRIGGERS:
                 both = [name for name in (WORDS, TRIGGERS) if name in names]
-                yield TriggerFields(both, database, self._numbering, self._indexed_triggers(database))
+                with self._lock:
+                    if self._triggers is None:
+                        raw = self.atlas.vocabulary.raw
+                        self._triggers = IndexedTriggers.read(database, raw, spaced=self._spaced)
+                    triggers = self._triggers
+                yield TriggerFields(both, database, self._numbering, triggers)
             elif name == PATTERNS:
                 yield Patterns(database, self._numbering)
             elif name == ANNOTATIONS:
                 yield Annotations(judgements, self._numbering)
             else:
                 yield Values(name, database, self._numbering)
-
-    def _indexed_triggers(self, database: sqlite3.Connection) -> IndexedTriggers:
-        with self._lock:
-            if self._triggers is None:
-                self._triggers = IndexedTriggers.read(database, self.atlas.vocabulary.raw, spaced=self._spaced)
-            return self._triggers
 
     def tokens_like(self, text: str, *, limit: int = 50) -> tuple[VocabularyToken, ...]:
         """The tokens with `text` in them: equal ones first, then those that start with it.

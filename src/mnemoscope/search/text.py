@@ -41,7 +41,7 @@ _TERM = re.compile(r'"([^"]*)(?:"|$)(\*?)|([^\s"]+)')
 
 def prepare(text: str) -> str:
     """The text for FTS5: composed (NFC), without optional marks, and with CUTs around characters that are words."""
-    return text if text.isascii() else _BEYOND_ASCII.sub(lambda found: _fold(found.group()), text.translate(_SPACE))
+    return text if text.isascii() else _BEYOND_ASCII.sub(lambda match: _fold(match.group()), text.translate(_SPACE))
 
 
 @lru_cache(1 << 14)
@@ -67,14 +67,14 @@ def _is_optional(character: str) -> bool:
 
 def _clusters(text: str) -> list[str]:
     """Each character with its marks, joiners and, of Korean, vowels and final consonants."""
-    found: list[str] = []
+    clusters: list[str] = []
     for character in text:
         kind = unicodedata.category(character)
-        if found and (kind[0] == "M" or kind == "Cf" or "\u1160" <= character <= "\u11ff"):
-            found[-1] += character
+        if clusters and (kind[0] == "M" or kind == "Cf" or "\u1160" <= character <= "\u11ff"):
+            clusters[-1] += character
         else:
-            found.append(character)
-    return found
+            clusters.append(character)
+    return clusters
 
 
 def fold_token(text: str) -> str:
@@ -90,7 +90,7 @@ def _split(text: str, marked: str) -> tuple[Part, ...]:
         clusters = _clusters(text.translate(_SPACE))
         bounds = list(accumulate(map(len, clusters), initial=0))
         sizes = [len(_fold_cluster(cluster)) for cluster in clusters]
-        starts, ends = (list(chain.from_iterable(map(repeat, own, sizes))) for own in (bounds, bounds[1:]))
+        starts, ends = (list(chain.from_iterable(map(repeat, each, sizes))) for each in (bounds, bounds[1:]))
     pieces: list[Part] = []
     at = shown = 0
     for index, stretch in enumerate(re.split(f"[{OPEN}{CLOSE}]", marked)):
@@ -118,10 +118,10 @@ def parse_query(text: str) -> Query:
     groups: list[dict[str, None]] = []  # FTS5 expressions of a word, its other forms, and what OR joins to it
     number = beginnings = 0
     # SQLite rejects lone surrogates (undecodable bytes of a command line).
-    found = _TERM.findall(text.encode("utf-8", "replace").decode().translate(_SPACE))
+    terms = _TERM.findall(text.encode("utf-8", "replace").decode().translate(_SPACE))
     joined = False
-    for at, (phrase, star, word) in enumerate(found):
-        if word in ("AND", "OR") and groups and at + 1 < len(found):
+    for at, (phrase, star, word) in enumerate(terms):
+        if word in ("AND", "OR") and groups and at + 1 < len(terms):
             joined = word == "OR"
             continue
         beginning = bool(star) or (len(word) > 1 and word.endswith("*"))

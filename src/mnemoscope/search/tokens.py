@@ -67,14 +67,14 @@ def like(database: sqlite3.Connection, text: str, *, limit: int) -> tuple[Vocabu
 def exactly(database: sqlite3.Connection, token: str | int) -> tuple[VocabularyToken, ...]:
     """The tokens with this text (plain or as shown), or with this id; for a text that none has, the `near` one."""
     if isinstance(token, int):
-        own = f"SELECT {_COLUMNS} FROM vocabulary WHERE token = ?"
-        if not 0 <= token < 1 << 31 or not (found := _read(database, own, (token,))):
+        sql = f"SELECT {_COLUMNS} FROM vocabulary WHERE token = ?"
+        if not 0 <= token < 1 << 31 or not (tokens := _read(database, sql, (token,))):
             last = database.execute("SELECT max(token) FROM vocabulary").fetchone()[0]
             raise SearchError(f"token {token} is not in the vocabulary; it has tokens 0-{last}")
-        return found
+        return tokens
     text = _check_text(token)
-    if found := _find(database, "text", text) or _find(database, "shown", text) or near(database, text):
-        return found
+    if tokens := _find(database, "text", text) or _find(database, "shown", text) or near(database, text):
+        return tokens
     others = ", ".join(repr(other.shown) for other in like(database, text, limit=5))
     raise SearchError(f"no token reads {token!r}" + (f"; there are {others}" if others else " or holds it"))
 
@@ -114,17 +114,23 @@ def find_memories(
     page: tuple[int, int],
 ) -> tuple[Any, ...]:
     """Promotions or Firings; `page` is (limit, offset)."""
-    found, token_of = _rows(database, token, kind, within)
+    rows, token_of = _rows(database, token, kind, within)
     limit, offset = page
     part = slice(offset, offset + limit)
     if kind == FIRES:
-        fires = _join(found)[part].tolist()
+        # Of a memory's rows of several tokens the sum of triggers and the best rank.
+        memories, index = np.unique(rows["memory"], return_inverse=True)
+        joined = np.empty(len(memories), [("memory", "<i8"), ("triggers", "<i8"), ("rank", "<i8")])
+        joined["memory"], joined["rank"] = memories, np.iinfo(np.int64).max
+        joined["triggers"] = np.bincount(index, rows["triggers"], len(memories))
+        np.minimum.at(joined["rank"], index, rows["rank"].astype(np.int64))
+        fires = joined[np.lexsort(sort_keys(FIRES, joined))][part].tolist()
         return tuple(Firing(numbering.id(memory), triggers, rank) for memory, triggers, rank in fires)
-    order = np.lexsort((token_of, *sort_keys(kind, found)))[part]
+    order = np.lexsort((token_of, *sort_keys(kind, rows)))[part]
     columns = ["memory", "rank", "probability", "score"] if kind == PROMOTES else ["memory", "rank", "score"]
     return tuple(
         Promotion(numbering.id(memory), token, rank, None if not rest[:-1] or isnan(rest[0]) else rest[0], rest[-1])
-        for (memory, rank, *rest), token in zip(found[order][columns].tolist(), token_of[order].tolist(), strict=True)
+        for (memory, rank, *rest), token in zip(rows[order][columns].tolist(), token_of[order].tolist(), strict=True)
     )
 
 
@@ -138,21 +144,11 @@ def _rows(
     database: sqlite3.Connection, token: str | int, kind: str, within: Ranges
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """The rows of the token, and the id of each row."""
-    tokens = sorted(found.id for found in exactly(database, token))
-    pieces = [read_rows(database, kind, "?", [own]) for own in tokens]
-    found, token_of = np.concatenate(pieces), np.repeat(tokens, list(map(len, pieces)))
-    kept = lie_within(found["memory"], within)
-    return found[kept], token_of[kept]
-
-
-def _join(rows: NDArray[Any]) -> NDArray[Any]:
-    """Joins a memory's rows of several tokens: the sum of triggers, the best rank."""
-    memories, own = np.unique(rows["memory"], return_inverse=True)
-    joined = np.empty(len(memories), [("memory", "<i8"), ("triggers", "<i8"), ("rank", "<i8")])
-    joined["memory"], joined["rank"] = memories, np.iinfo(np.int64).max
-    joined["triggers"] = np.bincount(own, rows["triggers"], len(memories))
-    np.minimum.at(joined["rank"], own, rows["rank"].astype(np.int64))
-    return joined[np.lexsort(sort_keys(FIRES, joined))]
+    tokens = sorted(match.id for match in exactly(database, token))
+    pieces = [read_rows(database, kind, "?", [each]) for each in tokens]
+    rows, token_of = np.concatenate(pieces), np.repeat(tokens, list(map(len, pieces)))
+    kept = lie_within(rows["memory"], within)
+    return rows[kept], token_of[kept]
 
 
 def sort_keys(kind: str, rows: Mapping[str, NDArray[Any]] | NDArray[Any]) -> tuple[NDArray[Any], ...]:

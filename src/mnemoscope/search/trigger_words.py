@@ -71,7 +71,7 @@ class TriggerFields:
         """One match for each sentence: the best trigger of the best memory whose best trigger lies in it."""
         places = [self._find_places(name, query) for name in self.names]
         each = zip(self.names, places, strict=True)
-        rankings = [self._rank(name, self.triggers.at(own, within)) for name, own in each]
+        rankings = [self._rank(name, self.triggers.at(where, within)) for name, where in each]
         ranked = _keep_first(np.concatenate(rankings), "memory")
         sentences = _keep_first(ranked, "sentence")
         shown = sentences[page]
@@ -89,48 +89,48 @@ class TriggerFields:
             detail = f"{pluralise(count, 'prefix', 'prefixes')}, best rank {rank}"
             hits.append(Hit(named[0], name, parts, score, count, rank, detail, named, sentence, number))
         totals = {name: len(ranking) for name, ranking in zip(self.names, rankings, strict=True)}
-        return Matches(hits, len(sentences), totals, exact=all(len(own) < MOST_ROWS for own in places))
+        return Matches(hits, len(sentences), totals, exact=all(len(each) < MOST_ROWS for each in places))
 
     def _find_places(self, name: str, query: Query) -> NDArray[Any]:
         expression = f"{{context}} : ({query.every})"
         if name == WORDS:
             others = f" AND ({query.every})" if query.several else ""
             expression = f"{{word}} : ({query.any}){others}"
-        ((found,),) = self.database.execute(_PLACES, (expression, MOST_ROWS))
-        return np.fromstring(found, np.int64, sep=",") if found else np.empty(0, np.int64)
+        ((row_ids,),) = self.database.execute(_PLACES, (expression, MOST_ROWS))
+        return np.fromstring(row_ids, np.int64, sep=",") if row_ids else np.empty(0, np.int64)
 
     def _rank(self, name: str, triggers: NDArray[Any]) -> NDArray[Any]:
         """The memories by the number of matching triggers, then by the best one, with its place. At a trigger before
         the last but one token of its word, the word is one of several that begin so: with k tokens to come it counts
         1 / k.
         """
-        own = self.triggers
-        memories = own.memory[triggers]
+        indexed = self.triggers
+        memories = indexed.memory[triggers]
         counts = np.bincount(memories)
         scores = counts
         if name == WORDS:
-            scores = np.bincount(memories, 1 / np.maximum(own.left[own.place[triggers]], 1)).round(6)
+            scores = np.bincount(memories, 1 / np.maximum(indexed.left[indexed.place[triggers]], 1)).round(6)
         best = np.empty(len(counts), np.int64)
         best[memories[::-1]] = triggers[::-1]  # each memory's first trigger is written last
-        found = np.flatnonzero(counts)
-        found = found[np.lexsort((best[found], -scores[found]))]
-        place = own.place[best[found]]
-        ranked = np.empty(len(found), _RANKED)
-        ranked["field"], ranked["memory"] = self.names.index(name), found
-        ranked["score"], ranked["count"], ranked["rank"] = scores[found], counts[found], own.rank[best[found]]
-        ranked["sentence"], ranked["position"] = own.sentence[place], own.position[place]
+        matched = np.flatnonzero(counts)
+        matched = matched[np.lexsort((best[matched], -scores[matched]))]
+        place = indexed.place[best[matched]]
+        ranked = np.empty(len(matched), _RANKED)
+        ranked["field"], ranked["memory"] = self.names.index(name), matched
+        ranked["score"], ranked["count"], ranked["rank"] = scores[matched], counts[matched], indexed.rank[best[matched]]
+        ranked["sentence"], ranked["position"] = indexed.sentence[place], indexed.position[place]
         return ranked
 
     def _list_firing(
         self, places: NDArray[Any], within: Ranges, ranked: NDArray[Any], sentences: NDArray[Any]
     ) -> dict[int, tuple[int, list[int]]]:
         """How many memories have a matching trigger in each sentence, and the first of them, as `ranked`."""
-        own, sentences = self.triggers, np.sort(sentences)
-        triggers = own.at(places[np.isin(own.sentence[places], sentences)], within)
+        indexed, sentences = self.triggers, np.sort(sentences)
+        triggers = indexed.at(places[np.isin(indexed.sentence[places], sentences)], within)
         order = np.zeros(int(ranked["memory"].max(initial=0)) + 1, np.int64)
         order[ranked["memory"]] = np.arange(len(ranked))
-        which = np.searchsorted(sentences, own.sentence[own.place[triggers]])
-        pairs = np.unique(which << 32 | order[own.memory[triggers]])
+        which = np.searchsorted(sentences, indexed.sentence[indexed.place[triggers]])
+        pairs = np.unique(which << 32 | order[indexed.memory[triggers]])
         ends = np.searchsorted(pairs, np.arange(len(sentences) + 1) << 32).tolist()
         memories = ranked["memory"][pairs & 0xFFFFFFFF]
         each = zip(sentences.tolist(), ends, ends[1:], strict=False)

@@ -166,9 +166,9 @@ def _hub(spec: str, *, field: RowField) -> Source:
     rows = options[1] if len(options) == 2 and options[1] else "train"
     stream, contents = find_hub(name, config=config, split=rows)
 
-    def read(meter: Meter, skip: int, own: RowField) -> Iterator[Piece]:
-        passed = len(own.bad.places)
-        for text, ends in read_hub(name, stream(), field=own, skip=skip + passed):
+    def read(meter: Meter, skip: int, row_field: RowField) -> Iterator[Piece]:
+        passed = len(row_field.bad.places)
+        for text, ends in read_hub(name, stream(), field=row_field, skip=skip + passed):
             meter.done += len(text.encode())
             yield text, ends
 
@@ -182,10 +182,10 @@ def _files(spec: str, *, field: RowField, split: str) -> Source:
         raise _no_fields(str(paths[endings.index(".txt")]))
     stats = [path.stat() for path in paths]
 
-    def read(meter: Meter, skip: int, own: RowField) -> Iterator[Piece]:
+    def read(meter: Meter, skip: int, row_field: RowField) -> Iterator[Piece]:
         for path, ending, opened in zip(paths, endings, stats, strict=True):
             rows = read_parquet if ending == ".parquet" else read_jsonl
-            pieces = read_text(path, meter, split=split) if ending == ".txt" else rows(path, meter, field=own)
+            pieces = read_text(path, meter, split=split) if ending == ".txt" else rows(path, meter, field=row_field)
             for text, ends in pieces:
                 if skip == 0:
                     yield text, ends
@@ -211,8 +211,8 @@ def _matching_files(spec: str) -> list[Path]:
         raise CorpusNotFound(f"{spec} is a folder; name its files with a glob such as {path / '*.txt'}")
     if glob.has_magic(spec):
         named = {Path(name) for name in glob.glob(spec, recursive=True)}
-        if found := sorted((each for each in named if each.is_file()), key=str):
-            return found
+        if matches := sorted((each for each in named if each.is_file()), key=str):
+            return matches
         raise CorpusNotFound(f"no file matches {spec!r}; {_GIVE}")
     raise CorpusNotFound(f"no such text: {spec!r}; {_GIVE}")
 

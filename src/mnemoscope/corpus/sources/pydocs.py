@@ -89,7 +89,10 @@ def held_out_hashes() -> frozenset[str]:
 def documents(part: str = "all") -> Iterator[str]:
     """The documents of one part (`stdlib` or `all`), in a fixed order, without repeats."""
     seen: set[bytes] = set()
-    for raw in chain(_topics(_topics_file()), chain.from_iterable(map(_docstrings, _source_files(part)))):
+    listed = [node.value for node in _parse(_topics_file()).body if isinstance(node, ast.Assign)]
+    entries = [entry for table in listed if isinstance(table, ast.Dict) for entry in table.values]
+    topics = [one.value for one in entries if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+    for raw in chain(topics, chain.from_iterable(map(_docstrings, _source_files(part)))):
         text = clean(raw)
         if not is_prose(text):
             continue
@@ -130,16 +133,14 @@ def _source_files(part: str) -> list[Path]:
     library = Path(sysconfig.get_path("stdlib"))
     if not library.is_dir():
         raise CorpusNotFound(f"the standard library's sources are not at {library}; builtin:pydocs needs them")
-    inside = {path.relative_to(library).as_posix(): path for path in _python_files(library)}
+    inside: dict[str, Path] = {}
+    for folder, inner, names in os.walk(library):
+        # Skipped folders are not walked: site-packages may hold a hundred times as many files.
+        inner[:] = [name for name in inner if not _SKIPPED_FOLDERS.search(name)]
+        paths = [Path(folder, name) for name in names if name.endswith(".py")]
+        inside |= {path.relative_to(library).as_posix(): path for path in paths}
     files = [inside[name] for name in sorted(inside) if not name.startswith("pydoc_data")]
     return files + [path for name in DISTRIBUTIONS if part == "all" for path in _sources(name)]
-
-
-def _python_files(library: Path) -> Iterator[Path]:
-    """The sources of a folder. Skipped folders are not walked: site-packages may hold a hundred times as many files."""
-    for folder, inner, names in os.walk(library):
-        inner[:] = [name for name in inner if not _SKIPPED_FOLDERS.search(name)]
-        yield from (Path(folder, name) for name in names if name.endswith(".py"))
 
 
 def _sources(distribution: str) -> list[Path]:
@@ -148,14 +149,8 @@ def _sources(distribution: str) -> list[Path]:
     except importlib.metadata.PackageNotFoundError:
         return []
     sources = [entry for entry in listed if entry.suffix in (".py", ".pyi")]
-    chosen = [entry for entry in sources if not _SKIPPED_FOLDERS.search(str(entry))]
-    return [Path(str(entry.locate())) for entry in sorted(chosen, key=str)]
-
-
-def _topics(path: Path) -> Iterator[str]:
-    for node in _parse(path).body:
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
-            yield from (v.value for v in node.value.values if isinstance(v, ast.Constant) and isinstance(v.value, str))
+    kept = [entry for entry in sources if not _SKIPPED_FOLDERS.search(str(entry))]
+    return [Path(str(entry.locate())) for entry in sorted(kept, key=str)]
 
 
 def _docstrings(path: Path) -> list[str]:
@@ -169,18 +164,12 @@ def _docstrings(path: Path) -> list[str]:
             text = ast.get_docstring(node, clean=False)
             if text:
                 texts.append((getattr(node, "lineno", 0), text))
-        elif isinstance(node, ast.Expr | ast.Assign) and isinstance(node.value, ast.Call):
-            texts += _handed_over(node.value)
+        elif isinstance(node, ast.Expr | ast.Assign) and isinstance(call := node.value, ast.Call):
+            callee = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+            arguments = call.args if callee in _RECEIVERS else []
+            leaves = [leaf for each in arguments for leaf in ast.walk(each) if isinstance(leaf, ast.Constant)]
+            texts += [(one.lineno, one.value) for one in leaves if isinstance(one.value, str) and "\n" in one.value]
     return [text for _, text in sorted(texts)]
-
-
-def _handed_over(call: ast.Call) -> list[tuple[int, str]]:
-    """The texts of more than one line in a call of a docstring receiver."""
-    callee = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-    if callee not in _RECEIVERS:
-        return []
-    leaves = [leaf for argument in call.args for leaf in ast.walk(argument) if isinstance(leaf, ast.Constant)]
-    return [(leaf.lineno, leaf.value) for leaf in leaves if isinstance(leaf.value, str) and "\n" in leaf.value]
 
 
 def _parse(path: Path) -> ast.Module:

@@ -163,6 +163,6 @@ def _look_up(row: Mapping[str, Any], name: str) -> list[Any] | None:
         inner = row.get(name[:place], "")
         if inner is None:
             return [None]
-        if isinstance(inner, dict) and (found := _look_up(inner, name[place + 1 :])) is not None:
-            return found
+        if isinstance(inner, dict) and (values := _look_up(inner, name[place + 1 :])) is not None:
+            return values
     return None

@@ -29,13 +29,13 @@ def read_secrets(path: Path) -> Secrets:
     first_lines: dict[str, int] = {}
     notes, empty = [], 0
     for number, line in enumerate(text.removesuffix("\n").split("\n"), 1):
-        own = line.strip()
-        if not own:
+        string = line.strip()
+        if not string:
             empty += 1
-        elif own in first_lines:
-            notes.append(f"line {number} of {path} repeats line {first_lines[own]}; one is kept")
+        elif string in first_lines:
+            notes.append(f"line {number} of {path} repeats line {first_lines[string]}; one is kept")
         else:
-            first_lines[own] = number
+            first_lines[string] = number
     if not first_lines:
         raise CorpusError(f"{path} holds no string; write one a line")
     if empty:

@@ -84,8 +84,8 @@ class DocumentSample:
             order = -int.from_bytes(hashlib.blake2b(f"{self.seed} {number}".encode(), digest_size=8).digest())
             if most == 0 or (len(kept) == most and order <= kept[0][0]):
                 continue
-            own = stored["text"][numbers.search_sorted(number, "left") : numbers.search_sorted(number, "right")]
-            self._check_holds(source, number, text, own.to_list())
+            sentences = stored["text"][numbers.search_sorted(number, "left") : numbers.search_sorted(number, "right")]
+            self._check_holds(source, number, text, sentences.to_list())
             if (head := self._head(number, held, text)) is not None:
                 heapq.heappush(kept, (order, number, head))
                 if len(kept) > most:
@@ -150,10 +150,10 @@ def _with_sentences(
     columns = ["place", "sentence", "text", "counted"]
     both = pl.concat([same.select(columns), begun.select(columns)])
     both = both.group_by("place", "sentence", "text").agg(pl.col("counted").max()).sort("place", "sentence")
-    found: list[list[tuple[int, int]]] = [[] for _ in heads]
+    within: list[list[tuple[int, int]]] = [[] for _ in heads]
     for place, sentence, text, counted in both.iter_rows():
-        found[place].append((sentence, sum(end <= counted for _, end in encoder.offsets(text))))
+        within[place].append((sentence, sum(end <= counted for _, end in encoder.offsets(text))))
     return [
-        replace(document, sentences=tuple(one for one, _ in own), inside=tuple(count for _, count in own))
-        for (document, _), own in zip(heads, found, strict=True)
+        replace(document, sentences=tuple(one for one, _ in pairs), inside=tuple(count for _, count in pairs))
+        for (document, _), pairs in zip(heads, within, strict=True)
     ]

@@ -66,8 +66,13 @@ def encode_batch(
     if len(wrong):
         ends = np.cumsum(lengths)
         at = int(np.searchsorted(ends, wrong[0], side="right"))
-        tokens = flat[ends[at] - lengths[at] : ends[at]].tolist()
-        raise _beyond(encoder, texts[at], tokens, int(wrong[0] - ends[at]) + lengths[at], documents[at], vocabulary)
+        spans, place = encoder.offsets(texts[at]), int(wrong[0] - ends[at]) + lengths[at]
+        # A window's text may encode to other tokens than those that were cut.
+        named = f" ({texts[at][slice(*spans[place])]!r})" if len(spans) == lengths[at] else ""
+        raise ModelDamaged(
+            f"token id {flat[wrong[0]]}{named} is beyond the {vocabulary} rows of the model's head "
+            f"(document {documents[at]}, sentence {texts[at][:60]!r}); use the tokenizer that belongs to the model"
+        )
     packed = [text.encode() for text in texts]
     records = np.zeros(len(texts), RECORD)
     records["hash"] = text_hashes(texts)
@@ -83,23 +88,13 @@ def _cut(
     parts: list[tuple[str, NDArray[np.int64], int]] = []
     start = windows = 0
     for place, (text, length) in enumerate(zip(texts, lengths, strict=True)):
-        own = flat[start : start + length]
+        tokens = flat[start : start + length]
         start += length
         if length <= longest:
-            parts += [(text, own, place)] if length else []
+            parts += [(text, tokens, place)] if length else []
         else:
-            cut = cut_windows(text, own.tolist(), offsets=encoder.offsets(text), longest=longest)
+            cut = cut_windows(text, tokens.tolist(), offsets=encoder.offsets(text), longest=longest)
             kept = [(part, np.array(ids), place) for part, ids in cut if part and not part.isspace()]
             windows += len(kept)
             parts += kept
     return parts, windows
-
-
-def _beyond(encoder: Encoder, text: str, tokens: list[int], place: int, document: int, vocabulary: int) -> ModelDamaged:
-    spans = encoder.offsets(text)
-    # A window's text may encode to other tokens than those that were cut.
-    named = f" ({text[slice(*spans[place])]!r})" if len(spans) == len(tokens) else ""
-    return ModelDamaged(
-        f"token id {tokens[place]}{named} is beyond the {vocabulary} rows of the model's head "
-        f"(document {document}, sentence {text[:60]!r}); use the tokenizer that belongs to the model"
-    )
