@@ -25,7 +25,7 @@ from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.questions import QUESTIONS, write_all
 from mnemoscope.questions import answers as answers_module
 from mnemoscope.questions.answers import make_answer, with_patterns, write
-from mnemoscope.search import opening
+from mnemoscope.search import index as search_index
 from mnemoscope.show.pages import overview, questions
 from mnemoscope.show.pages.edition import PAGES, Edition
 from mnemoscope.show.pages.memory import memory_page
@@ -400,7 +400,7 @@ def test_the_mined_model_s_pages_end_with_its_atlas(planted: Path, copied: Calla
 def test_an_index_whose_atlas_is_being_cleared_is_said_to_come(opened: Atlas, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tables go first and the manifest last; what cannot be written meanwhile is nothing for a reader to mend."""
     shutil.rmtree(opened.path / "search", ignore_errors=True)
-    write_index, clearing = opening.write_index, True
+    write_index, clearing = search_index.write_index, True
 
     def write(*arguments: Any, **named: Any) -> None:
         write_index(*arguments, **named)
@@ -408,7 +408,7 @@ def test_an_index_whose_atlas_is_being_cleared_is_said_to_come(opened: Atlas, mo
             (opened.path / "tokens.parquet").replace(opened.path / "taken away")
         shutil.rmtree(opened.path / "search")
 
-    monkeypatch.setattr(opening, "write_index", write)
+    monkeypatch.setattr(search_index, "write_index", write)
     reader = client(opened.path)
 
     def ask() -> Any:

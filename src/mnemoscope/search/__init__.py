@@ -3,9 +3,8 @@
 The index (`search/index.sqlite` in the atlas, with SQLite's FTS5) is built on first use.
 """
 
-from mnemoscope.search.index import Index, SearchResult
+from mnemoscope.search.index import Index, SearchResult, build_index, open_index
 from mnemoscope.search.matches import Hit
-from mnemoscope.search.opening import build_index, open_index
 from mnemoscope.search.tokens import Firing, Promotion, VocabularyToken
 
 __all__ = [
