@@ -82,8 +82,8 @@ def _place_view(edition: Edition, wanted: MemoryId, row: dict[str, Any], tokens:
 
 
 def random_view(edition: Edition, wanted: MemoryId) -> list[dict[str, Any]] | None:
-    """Of each sign that fires some drawn drawn at random: the first ones (`random`), those nearest the median
-    coefficient of all drawn (`middling`), that `median`, and how many drawn were looked at; None without the table.
+    """Of each sign that fires some firings drawn at random: the first ones (`random`), those nearest the median
+    coefficient of all drawn (`middling`), that `median`, and how many firings were looked at; None without the table.
     """
     if not edition.atlas.has("random", layer=wanted.layer):
         return None
