@@ -174,8 +174,8 @@ def _layer_states(
     voted = votes(model, codes)
     texts = model.vocabulary()[0]
     states = []
-    for layer, numbers in enumerate(columns):
-        rows = zip(*(column.tolist() for column in (voted[layer], read.votes[layer], *numbers)), strict=True)
+    for layer, of_layer in enumerate(columns):
+        rows = zip(*(column.tolist() for column in (voted[layer], read.votes[layer], *of_layer)), strict=True)
         naming = model.numbering(layer)
         states.append(tuple(_layer_state(layer, j, read, row, texts, naming) for j, row in enumerate(rows)))
     return tuple(states)

@@ -113,8 +113,8 @@ def _search_text(index: "Index", text: str, fields: tuple[str, ...], page: dict[
         line = show_text("".join(f"«{text}»" if matched else text for text, matched in hit.parts))
         # Of a long text the part around the first match.
         start = max(0, line.find("«") - 40)
-        firing = f"; {hit.firing:,} memories fire in it" if hit.firing > 1 else ""
-        rows.append((str(hit.memory), hit.field, hit.detail + firing, f"...{line[start:]}" if start > 3 else line))
+        more = f"; {hit.firing:,} memories fire in it" if hit.firing > 1 else ""
+        rows.append((str(hit.memory), hit.field, hit.detail + more, f"...{line[start:]}" if start > 3 else line))
     notes = [f"{index.atlas.path} has no {field} yet" for field in lacking]
     notes += _count_more(result.total, len(rows), page)
     _print(f"{result.total:,} {named}; memories: {counts}{sure}", ("memory", "field", "found", ""), rows, notes)
