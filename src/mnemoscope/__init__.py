@@ -82,9 +82,9 @@ def __getattr__(name: str) -> Any:
     for room, names in _ROOMS.items():
         if name in names:
             with _whole():
-                found = getattr(import_module(f"mnemoscope.{room}"), name)
-            import_module("mnemoscope.foundation.options.parameters").add_args(found)
-            return found
+                value = getattr(import_module(f"mnemoscope.{room}"), name)
+            import_module("mnemoscope.foundation.options.parameters").add_args(value)
+            return value
     raise AttributeError(f"module 'mnemoscope' has no attribute {name!r}")
 
 

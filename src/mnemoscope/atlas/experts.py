@@ -31,8 +31,8 @@ def with_experts(columns: Mapping[str, Any], numberings: Numberings, layer: int 
             numbers = np.asarray(stored[memory])
             layers = np.asarray(stored[of]) if of in stored else np.full(len(numbers), layer)
             experts, within = np.full(len(numbers), -1, np.int16), numbers.astype(np.int32)
-            for own in np.unique(layers).tolist():
-                numbering, rows = numberings[own], layers == own
+            for mined in np.unique(layers).tolist():
+                numbering, rows = numberings[mined], layers == mined
                 if numbering.routed is not None:
                     experts[rows], within[rows] = numbering.experts(numbers[rows]), numbering.within(numbers[rows])
             stored[expert], stored[memory] = np.ma.masked_equal(experts, -1), within
@@ -52,9 +52,9 @@ def counted_through(rows: Frame, numberings: Numberings, layer: int | None, *, s
         if memory in names and expert in names:
             at = pl.col(of).cast(pl.Int64) if of in names else pl.lit(layer, pl.Int64)
             firsts = {
-                own * _SPAN + number: first
-                for own, numbering in numberings.items()
-                if of in names or own == layer
+                mined * _SPAN + number: first
+                for mined, numbering in numberings.items()
+                if of in names or mined == layer
                 for number, first in enumerate(numbering.firsts)
             }
             place = at * _SPAN + pl.col(expert).cast(pl.Int64).fill_null(0)

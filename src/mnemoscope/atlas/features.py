@@ -93,8 +93,8 @@ def strong_edge(activity: pl.DataFrame, sign: int) -> NDArray[np.int64]:
     0 where the extreme is too small or too large.
     """
     extreme = sign * activity["max" if sign == 1 else "min"].to_numpy().astype(np.float64)
-    known = (extreme >= _LEAST_EXTREME) & (extreme <= _MOST_EXTREME)
-    return np.where(known, np.searchsorted(HISTOGRAM_EDGES[ZERO_BIN:], extreme * _EIGHTH, side="right"), 0)
+    in_range = (extreme >= _LEAST_EXTREME) & (extreme <= _MOST_EXTREME)
+    return np.where(in_range, np.searchsorted(HISTOGRAM_EDGES[ZERO_BIN:], extreme * _EIGHTH, side="right"), 0)
 
 
 def sampled_beyond(activity: pl.DataFrame, sign: int, edge: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -200,16 +200,13 @@ def _has_seal(directory: Path) -> bool:
 
 def _is_sealed(directory: Path) -> bool:
     """Whether the folder has an atlas's seal, and a table that states its own name."""
-    return _has_seal(directory) and any(_says_its_name(directory, path) for path in table_files(directory))
-
-
-def _says_its_name(directory: Path, path: str) -> bool:
-    placed = place(path)
-    try:
-        stored = pq.read_schema(directory / path).metadata or {}
-    except (OSError, pa.ArrowException):
-        return False
-    return placed is not None and stored.get(b"mnemoscope.table") == placed[0].name.encode()
+    for path in table_files(directory) if _has_seal(directory) else ():
+        placed = place(path)
+        with suppress(OSError, pa.ArrowException):
+            stored = pq.read_schema(directory / path).metadata or {}
+            if placed is not None and stored.get(b"mnemoscope.table") == placed[0].name.encode():
+                return True
+    return False
 
 
 def _only_work(directory: Path) -> bool:

@@ -114,10 +114,7 @@ class Overlap:
 class MinedCorpus:
     fingerprint: Text
     spec: Text
-    counts: Annotated[
-        dict[str, Any],
-        _holding(int, *COUNTED),
-    ]
+    counts: Annotated[dict[str, Any], _holding(int, *COUNTED)]
     held_out_share: Annotated[Number, Field(ge=0, le=1)]
     overlap: Overlap
 

@@ -135,7 +135,7 @@ def seal(directory: Path, manifest: dict[str, Any]) -> None:
     """Makes the folder an atlas: adds schema, package version and the hash of every mined table, and writes it last.
     With a `part` the files of `state/` are covered too.
     """
-    covered = [path for path in table_files(directory) if (found := place(path)) and found[0].mined]
+    covered = [path for path in table_files(directory) if (placed := place(path)) and placed[0].mined]
     if "part" in manifest:
         covered += [path.relative_to(directory).as_posix() for path in (directory / STATE).rglob("*") if path.is_file()]
     files = {path: file_entry(directory / path) for path in sorted(covered)}

@@ -43,8 +43,8 @@ class MinedMemories:
         number = self.numbering(memory.layer).number(memory) if memory.layer in self.layers else None
         if number is None:
             counted = MemoryId(memory.layer, memory.memory) == memory and memory.layer in self.layers
-            known = counted and memory.memory < self.memories(memory.layer)
-            meant = f"; in a layer of experts write {self.name(memory.layer, memory.memory)}" if known else ""
+            exists = counted and memory.memory < self.memories(memory.layer)
+            meant = f"; in a layer of experts write {self.name(memory.layer, memory.memory)}" if exists else ""
             raise MemoryIdError(f"{memory} is not in {self.path}, which has {self.range_text()}{meant}")
         return number
 

@@ -200,8 +200,8 @@ class Atlas(Tables):
         sign: int | None = 1,
     ) -> pl.DataFrame:
         """The best triggers as stored, `count` per memory and sign (None: all); fewer columns are read faster."""
-        chosen = ("memory", "sign") if count is None else ("memory", "sign", "rank")
-        read = None if columns is None else list(dict.fromkeys((*columns, *chosen)))
+        needed = ("memory", "sign") if count is None else ("memory", "sign", "rank")
+        read = None if columns is None else list(dict.fromkeys((*columns, *needed)))
         if memories is None:
             rows = self.table("triggers", layer=layer, columns=read)
         else:
@@ -302,8 +302,7 @@ class Memory:
         if self._atlas.manifest.part is None:
             tokens = promoted_tokens(self._only_row("values").to_dicts()[0])[:_PROMOTED]
             texts = ", ".join(show_token(self._atlas.vocabulary.texts[token]) for token in tokens)
-            said = f"promotes {escape(texts)}" if tokens else "has no clear token"
-            promoted = f"<p>Its value {said}.</p>"
+            promoted = f"<p>Its value {f'promotes {escape(texts)}' if tokens else 'has no clear token'}.</p>"
         model = escape(self._atlas.manifest.model.spec)
         heading = f"<p><b>{self.id}</b> of {model}: its strongest prefixes</p>"
         return "\n".join([heading, html_table(rows), promoted])
@@ -362,7 +361,7 @@ class Memory:
         places = self._rows("triggers", columns=["memory", "sign", "rank", "sentence"])
         rows = self._rows("token_activations").join(places, on=["memory", "sign", "rank"], maintain_order="left")
         stored = self._atlas.sentences(rows["sentence"].to_list(), columns=["sentence", "tokens"])
-        tokens = {sentence: self._atlas.vocabulary.split_text(own) for sentence, own in stored.iter_rows()}
+        tokens = {sentence: self._atlas.vocabulary.split_text(ids) for sentence, ids in stored.iter_rows()}
         if rows["coefficients"].list.len().to_list() != [len(tokens[one]) for one in rows["sentence"]]:
             raise AtlasDamaged(f"{self._atlas.path}: token_activations of {self.id} do not fit its triggers' sentences")
         texts = pl.Series("texts", [tokens[one] for one in rows["sentence"]], dtype=pl.List(pl.String))

@@ -437,19 +437,19 @@ def metadata(name: str, provenance: Provenance) -> dict[bytes, bytes]:
     }
 
 
-def schema_error(name: str, found: pa.Schema, provenance: Provenance) -> str | None:
+def schema_error(name: str, schema: pa.Schema, provenance: Provenance) -> str | None:
     """The fault in the schema of a table's file, in a few words; None without one."""
-    stored = found.metadata or {}
+    stored = schema.metadata or {}
     for key, expected in metadata(name, provenance).items():
         if stored.get(key) != expected:
             seen = stored.get(key, b"nothing").decode("utf-8", "replace")
             return f"it says {key.decode()} = {seen}, the manifest {expected.decode()}"
-    for column in TABLES[name].columns_beside(found.names):
-        index = found.get_field_index(column.name)
+    for column in TABLES[name].columns_beside(schema.names):
+        index = schema.get_field_index(column.name)
         if index < 0:
             return f"column {column.name} is missing"
-        if not found.field(index).type.equals(column.type):
-            return f"column {column.name} is {found.field(index).type}, not {column.type}"
+        if not schema.field(index).type.equals(column.type):
+            return f"column {column.name} is {schema.field(index).type}, not {column.type}"
     return None
 
 
@@ -464,26 +464,25 @@ def content_error(name: str, rows: pa.Table, vocabulary: int) -> str | None:
         inner = sum(chunk.flatten().null_count for chunk in column.chunks) if pa.types.is_list(kind.type) else 0
         if column.null_count or inner:
             return f"column {kind.name} holds nulls"
-    rules = {column: own for column, own in TABLES[name].by_name.items() if column in rows.column_names}
-    for one, own in rules.items():
-        for other in (other for other in own.lengths_as if other in rules):
+    rules = {column: rule for column, rule in TABLES[name].by_name.items() if column in rows.column_names}
+    for one, rule in rules.items():
+        for other in (other for other in rule.lengths_as if other in rules):
             if not pc.list_value_length(rows.column(one)).equals(pc.list_value_length(rows.column(other))):
                 return f"{one} and {other} are lists of different lengths"
-        for other in (other for other in own.nulls_as if other in rules):
+        for other in (other for other in rule.nulls_as if other in rules):
             if not rows.column(one).is_null().equals(rows.column(other).is_null()):
                 return f"{one} and {other} are null in different rows"
-    for one, items in ((one, own.items) for one, own in rules.items() if own.items is not None):
+    for one, items in ((one, rule.items) for one, rule in rules.items() if rule.items is not None):
         lengths = {*pc.min_max(pc.list_value_length(rows.column(one))).as_py().values()} - {None}
         if len(lengths) > 1 or (items and lengths - {items}):
             return f"{one} holds a list of {max(lengths - {items})} entries, not {items or min(lengths)}"
-    for column in (column for column, own in rules.items() if own.of_head):
-        numbers = rows.column(column)
+    for one in (one for one, rule in rules.items() if rule.of_head):
+        numbers = rows.column(one)
         if pa.types.is_list(numbers.type):
             if pc.min(pc.list_value_length(numbers)).as_py() == 0:
-                return f"{column} holds empty lists"
+                return f"{one} holds empty lists"
             numbers = pc.list_flatten(numbers)
-        extremes = pc.min_max(numbers).as_py()
-        for token in extremes.values():
+        for token in pc.min_max(numbers).as_py().values():
             if token is not None and not 0 <= token < vocabulary:
-                return f"{column} names token {token}, and the model has tokens 0-{vocabulary - 1}"
+                return f"{one} names token {token}, and the model has tokens 0-{vocabulary - 1}"
     return None

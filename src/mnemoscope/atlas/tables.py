@@ -115,8 +115,8 @@ class Tables(MinedMemories):
         impossible table, AtlasUnfinished for one not made, AtlasDamaged.
         """
         if layer is None and table_kind(name).numbered == "layer":
-            own = None if columns is None else [column for column in columns if column != "layer"]
-            return pl.concat([_behind_layer(self.table(name, layer=one, columns=own), one) for one in self.layers])
+            others = None if columns is None else [column for column in columns if column != "layer"]
+            return pl.concat([_behind_layer(self.table(name, layer=one, columns=others), one) for one in self.layers])
         pieces = []
         for path in self.paths(name, layer):
             with self._open(path) as file:
@@ -131,8 +131,8 @@ class Tables(MinedMemories):
         for an impossible table.
         """
         kind = table_kind(name)
-        own = kind.by_name.values() if self.numberings else kind.of_all
-        return pl.DataFrame([{"column": one.name, "type": one.type, "about": one.about} for one in own])
+        columns = kind.by_name.values() if self.numberings else kind.of_all
+        return pl.DataFrame([{"column": one.name, "type": one.type, "about": one.about} for one in columns])
 
     def scan(self, name: str, *, layer: int | None = None) -> pl.LazyFrame:
         """The table as a lazy polars query; raises like `table`, but pages are not checked."""
@@ -152,16 +152,16 @@ class Tables(MinedMemories):
         columns: Sequence[str] | None = None,
     ) -> pl.DataFrame:
         """The rows whose `column`, by which the table is sorted, is one of `ids`; raises AtlasDamaged."""
-        chosen = sorted(set(ids))
+        wanted = sorted(set(ids))
         pieces: list[pl.DataFrame] = []
         for path in self.paths(name, layer):
             with self._open(path) as file:
-                groups = self._groups(file, column, chosen, layer)
+                groups = self._groups(file, column, wanted, layer)
                 if not groups and pieces:
                     continue
                 rows = file.read_row_groups(groups, columns=self._names(columns))
                 piece = self._frame(name, rows, columns, layer)
-                pieces.append(piece.filter(pl.col(column).is_in(chosen)))
+                pieces.append(piece.filter(pl.col(column).is_in(wanted)))
         return pl.concat(pieces)
 
     def sentences(self, ids: Sequence[int], *, columns: Sequence[str] | None = None) -> pl.DataFrame:
@@ -225,14 +225,14 @@ class Tables(MinedMemories):
         refuse_forked()
         where, name = self.path / path, path.removesuffix(".parquet").split("/")[0]
         now = digest_of_files([where])
-        checked, known = self._footers.get(path, (now, None))
+        checked, footer = self._footers.get(path, (now, None))
         try:
-            if known is None or checked != now:  # never new bytes by an old footer
-                known = None
+            if footer is None or checked != now:  # never new bytes by an old footer
+                footer = None
                 refuse_endless(where)
                 self.check_hash(path)
-            with pq.ParquetFile(where, metadata=known, memory_map=True, page_checksum_verification=True) as file:
-                if known is None:
+            with pq.ParquetFile(where, metadata=footer, memory_map=True, page_checksum_verification=True) as file:
+                if footer is None:
                     if wrong := schema_error(name, file.schema_arrow, self.manifest.provenance):
                         raise self._damage(f"{where} does not belong to this atlas: {wrong}")
                     if path in self.hashes:
@@ -280,12 +280,11 @@ def _behind_layer(rows: Frame, layer: int) -> Frame:
 
 def _groups_with(footer: Any, column: int, ids: list[int]) -> list[int]:
     """The row groups whose range of `column` holds one of the sorted ids; those without a known range, too."""
-
     every = ((g, footer.row_group(g).column(column).statistics) for g in range(footer.num_row_groups))
     return [
         group
-        for group, known in every
-        if known is None or not known.has_min_max or bisect_left(ids, known.min) < bisect_right(ids, known.max)
+        for group, held in every
+        if held is None or not held.has_min_max or bisect_left(ids, held.min) < bisect_right(ids, held.max)
     ]
 
 
@@ -325,8 +324,8 @@ def resume_command(directory: Path, begun: Mapping[str, Any]) -> str:
     """The command that goes on with an unfinished run, by its `unfinished_plan`; says what hangs on model and text."""
     plan = begun["plan"] | mined_from(directory)
     part, layers = "/".join(map(str, begun["part"] or ())), runs(plan.get("layers") or ())
-    own = {"removals": plan.get("removals"), "batch-tokens": plan.get("batch_tokens"), "layers": layers, "part": part}
-    more = [f"--{name} {value}" for name, value in own.items() if value not in (None, "")]
+    given = {"removals": plan.get("removals"), "batch-tokens": plan.get("batch_tokens"), "layers": layers, "part": part}
+    more = [f"--{name} {value}" for name, value in given.items() if value not in (None, "")]
     return _mine_command(directory, plan, TRIGGERS, more)
 
 

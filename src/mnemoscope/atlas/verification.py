@@ -37,7 +37,10 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
     wrong = _wrong_files(directory, files)
     problems = [*wrong.values()]
     problems += _wrong_schemas(directory, manifest, [path for path in files if path not in wrong])
-    problems += _incomplete(manifest)
+    if manifest.part is None:  # a part may lack any table
+        needed = [TABLES[name].path() for name in _EVERY_ATLAS] + [TABLES["sentences"].path(0)]
+        needed += [TABLES[name].path(layer) for name in _EVERY_LAYER for layer in manifest.layers]
+        problems += [f"{path}: missing from the manifest" for path in needed if path not in manifest.hashes]
     covered = set(files)
     for side in SIDES:
         side_problems, side_covered = _wrong_side(directory, side, manifest)
@@ -77,8 +80,8 @@ def _wrong_schemas(directory: Path, manifest: Manifest, paths: list[str]) -> lis
             with pq.ParquetFile(directory / path) as file:
                 wrong = schema_error(placed[0].name, file.schema_arrow, manifest.provenance)
                 groups = range(0 if wrong else file.num_row_groups)
-                found = (content_error(placed[0].name, file.read_row_group(one), vocabulary) for one in groups)
-                wrong = wrong or next(filter(None, found), None)
+                faults = (content_error(placed[0].name, file.read_row_group(one), vocabulary) for one in groups)
+                wrong = wrong or next(filter(None, faults), None)
         except (OSError, pa.ArrowException) as error:
             if ran_out(error):
                 raise MemoryError from error
@@ -88,15 +91,6 @@ def _wrong_schemas(directory: Path, manifest: Manifest, paths: list[str]) -> lis
     return problems
 
 
-def _incomplete(manifest: Manifest) -> list[str]:
-    """Tables of a whole atlas that this manifest does not list; a part may lack any of them."""
-    if manifest.part is not None:
-        return []
-    needed = [TABLES[name].path() for name in _EVERY_ATLAS] + [TABLES["sentences"].path(0)]
-    needed += [TABLES[name].path(layer) for name in _EVERY_LAYER for layer in manifest.layers]
-    return [f"{path}: missing from the manifest" for path in needed if path not in manifest.hashes]
-
-
 def _wrong_side(directory: Path, side: str, manifest: Manifest) -> tuple[list[str], set[str]]:
     """The faults of a folder made from the atlas later, and the files that its own manifest covers."""
     folder = directory / side
@@ -104,7 +98,7 @@ def _wrong_side(directory: Path, side: str, manifest: Manifest) -> tuple[list[st
     if not folder.is_dir():
         return [], set()
     if not path.exists():
-        places = [found.relative_to(directory).as_posix() for found in folder.rglob("*")]
+        places = [entry.relative_to(directory).as_posix() for entry in folder.rglob("*")]
         return [f"{side}/{MANIFEST}: missing"] if any(map(is_named, places)) else [], set()
     document = read_object(path)
     files = document.get("files")

@@ -54,7 +54,7 @@ class Vocabulary:
     def split_text(self, tokens: Sequence[int]) -> list[str]:
         """`text` in one piece for each token; a character of several tokens is in the piece of the last of them."""
         decoder, raw = getincrementaldecoder("utf-8")("replace"), self._look_up(self.raw, tokens)
-        return [decoder.decode(own, number == len(raw)) for number, own in enumerate(raw, start=1)]
+        return [decoder.decode(part, number == len(raw)) for number, part in enumerate(raw, start=1)]
 
     def each_text(self, tokens: Sequence[int | None]) -> list[str | None]:
         return self._look_up(self.texts, tokens)

@@ -45,8 +45,8 @@ class Grid:
     @classmethod
     def of(cls, model: LanguageModel, tokens: int) -> "Grid":
         reading = model.reading
-        own = reading.own(tokens)
-        return cls(model.sizes.memories, reading.columns(tokens), own.start + reading.first, own.stop)
+        prompt = reading.own(tokens)
+        return cls(model.sizes.memories, reading.columns(tokens), prompt.start + reading.first, prompt.stop)
 
     @cached_property
     def firsts(self) -> Places:
@@ -69,17 +69,17 @@ class Grid:
 
     def flat(self, layers: Iterable[Any]) -> NDArray[Any]:
         """By place, numbers `[column, memory]` of every layer. Fewer columns are the last ones, before them is 0."""
-        found = []
-        for own in map(np.asarray, layers):
-            every = np.zeros((self.columns, own.shape[1]), own.dtype)
-            own = own[-self.columns :]
-            every[self.columns - len(own) :] = own
-            found.append(every.ravel())
-        return np.concatenate(found)
+        by_place = []
+        for numbers in map(np.asarray, layers):
+            every = np.zeros((self.columns, numbers.shape[1]), numbers.dtype)
+            numbers = numbers[-self.columns :]
+            every[self.columns - len(numbers) :] = numbers
+            by_place.append(every.ravel())
+        return np.concatenate(by_place)
 
     def strengths(self, model: LanguageModel, coefficients: Sequence[Tensor]) -> Floats:
         """|m_i| norm(v_i) by place, of coefficients `[column, memory]` by layer."""
-        return self.flat(contributions(own, value_norms(model, at).cpu()) for at, own in enumerate(coefficients))
+        return self.flat(contributions(m, value_norms(model, layer).cpu()) for layer, m in enumerate(coefficients))
 
     def across(self, places: Places) -> Places:
         """The memory of each place, counted through all layers."""
@@ -125,11 +125,11 @@ class Ablations:
 
     def run(self, rows: Iterable[Places | Change], *, tick: Callable[[int], None] = lambda _: None) -> Floats:
         """F `[row]` with each row's change, or its places set to 0; `tick` gets the number of rows done."""
-        found = np.zeros(0)
+        differences = np.zeros(0)
         for streams in self.streams(rows):
-            found = np.concatenate([found, self._difference.of(streams).cpu().numpy()])
-            tick(len(found))
-        return found
+            differences = np.concatenate([differences, self._difference.of(streams).cpu().numpy()])
+            tick(len(differences))
+        return differences
 
     def streams(self, rows: Iterable[Places | Change]) -> Iterator[Tensor]:
         """The final streams `[row, hidden]` at the last position of some rows after another."""
@@ -158,18 +158,15 @@ class Ablations:
 
         changes = {layer: partial(change, layer) for layer in overwriting}
         with overwrite_coefficients(self._model, changes, own_thread=True), Taps(own_thread=True) as taps:
-            for (layer, branch), own in adding.items():
-                self._add(layer, branch, own, taps)
+            for (layer, branch), by_row in adding.items():
+                tap_written(self._model, layer, branch, taps, partial(self._add, by_row))
             return last_streams(self._model, self._ids.expand(len(rows), -1).contiguous())
 
-    def _add(self, layer: int, branch: int, own: Sequence[tuple[int, Tensor]], taps: Taps) -> None:
-        def add(written: Tensor) -> Tensor:
-            out = self._model.split_batch(written).clone()
-            for row, vectors in own:
-                out[row] += vectors.to(out)
-            return out.view(written.shape)
-
-        tap_written(self._model, layer, branch, taps, add)
+    def _add(self, by_row: Sequence[tuple[int, Tensor]], written: Tensor) -> Tensor:
+        out = self._model.split_batch(written).clone()
+        for row, vectors in by_row:
+            out[row] += vectors.to(out)
+        return out.view(written.shape)
 
 
 def powers(count: int, most: int) -> list[int]:
@@ -179,33 +176,33 @@ def powers(count: int, most: int) -> list[int]:
 
 
 def draw_sets(
-    grid: Grid, sizes: Floats, chosen: Places, ks: Sequence[int], *, barred: Places, seed: tuple[int, ...]
+    grid: Grid, sizes: Floats, places: Places, ks: Sequence[int], *, barred: Places, seed: tuple[int, ...]
 ) -> tuple[list[Places], list[int]]:
-    """The controls of the first k chosen places for each k, draw after draw, and how many are missing for each k."""
+    """The controls of the first k places for each k, draw after draw, and how many are missing for each k."""
     draws = [
-        draw_controls(grid, sizes, chosen, barred=barred, generator=np.random.default_rng((*seed, draw)))
+        draw_controls(grid, sizes, places, barred=barred, generator=np.random.default_rng((*seed, draw)))
         for draw in range(DRAWS)
     ]
-    missing = [sum(int((own[:k] < 0).sum()) for own in draws) for k in ks]
-    return [own[:k][own[:k] >= 0] for own in draws for k in ks], missing
+    missing = [sum(int((controls[:k] < 0).sum()) for controls in draws) for k in ks]
+    return [controls[:k][controls[:k] >= 0] for controls in draws for k in ks], missing
 
 
 def draw_controls(
-    grid: Grid, sizes: Floats, chosen: Places, *, barred: Places, generator: np.random.Generator
+    grid: Grid, sizes: Floats, places: Places, *, barred: Places, generator: np.random.Generator
 ) -> Places:
-    """A control's place for each chosen one in turn, -1 where none is left; `sizes` are all places' |m_i| norm(v_i)."""
+    """A control for each of `places` in turn, -1 where none is left; `sizes` are all places' |m_i| norm(v_i)."""
     taken: dict[tuple[int, int], set[int]] = {}
-    for layer, column, memory in zip(*grid.split(np.union1d(chosen, barred)), strict=True):
+    for layer, column, memory in zip(*grid.split(np.union1d(places, barred)), strict=True):
         taken.setdefault((layer, column), set()).add(int(memory))
-    found = np.full(len(chosen), -1, np.int64)
-    for at, (layer, column, memory) in enumerate(zip(*grid.split(chosen), strict=True)):
+    controls = np.full(len(places), -1, np.int64)
+    for at, (layer, column, memory) in enumerate(zip(*grid.split(places), strict=True)):
         first, here = grid.firsts[layer] + column * grid.memories[layer], taken[layer, column]
-        own = sizes[first : first + grid.memories[layer]]
-        other = draw_control(own, int(memory), barred=here, generator=generator)
+        beside = sizes[first : first + grid.memories[layer]]
+        other = draw_control(beside, int(memory), barred=here, generator=generator)
         if other is not None:
             here.add(other)
-            found[at] = first + other
-    return found
+            controls[at] = first + other
+    return controls
 
 
 def spread(values: Floats) -> tuple[float, float, float]:

@@ -64,10 +64,10 @@ class Attributor:
     @cached_property
     def effects(self) -> DirectEffects:
         last = self.grid.columns + self.model.reading.last
-        found = direct_effects(self.model, self._words, slice(last, last + 1), self.difference.directions, heads=True)
-        if not bool(found.parts.logit.isfinite().all()):
+        effects = direct_effects(self.model, self._words, slice(last, last + 1), self.difference.directions, heads=True)
+        if not bool(effects.parts.logit.isfinite().all()):
             raise NotFinite("the model gives NaN or infinite scores for this prompt; try --dtype float32")
-        return found
+        return effects
 
     @property
     def value(self) -> float:
@@ -87,9 +87,9 @@ class Attributor:
     @cached_property
     def _run(self) -> tuple[Floats, Floats, Floats]:
         """m_i, |m_i| norm(v_i), and m dF/dm of every place."""
-        found = prompt_gradients(self.model, self.ids, self.difference)
-        coefficients, grid = [own for own, _ in found], self.grid
-        products = ((own * gradient).double() for own, gradient in found)
+        by_layer = prompt_gradients(self.model, self.ids, self.difference)
+        coefficients, grid = [m for m, _ in by_layer], self.grid
+        products = ((m * gradient).double() for m, gradient in by_layer)
         return grid.flat(coefficients), grid.strengths(self.model, coefficients), grid.flat(products)
 
     @property
@@ -124,16 +124,16 @@ class Attributor:
     @cached_property
     def singles(self) -> tuple[Places, Floats]:
         """The places that are ablated one by one, and F less F without each."""
-        chosen = self.largest[: self._most]
-        return chosen, self._lost(chosen, "ablating one by one")
+        places = self.largest[: self._most]
+        return places, self._lost(places, "ablating one by one")
 
     @cached_property
     def _random_singles(self) -> tuple[Places, Floats]:
         generator = np.random.default_rng((self._seed, 1))
         firing = np.flatnonzero(self.grid.outside & (self.strengths > 0))
         firing = np.setdiff1d(firing, self.singles[0])
-        chosen = generator.choice(firing, min(OTHERS, len(firing)), replace=False) if self._most else firing[:0]
-        return chosen, self._lost(chosen, "ablating others")
+        places = generator.choice(firing, min(OTHERS, len(firing)), replace=False) if self._most else firing[:0]
+        return places, self._lost(places, "ablating others")
 
     @property
     def spearman(self) -> tuple[float | None, float | None]:
@@ -153,10 +153,12 @@ class Attributor:
     @cached_property
     def curve(self) -> Curve:
         """F without the first of `order` together, beside draws of controls."""
-        chosen, ks = self.order[:MOST], powers(len(self.order), MOST)
-        sets, missing = draw_sets(self.grid, self.strengths, chosen, ks, barred=self.singles[0], seed=(self._seed, 2))
-        found = self._without([*(chosen[:k] for k in ks), *sets], "the curve").reshape(DRAWS + 1, len(ks))
-        return tuple(CurvePoint(k, float(found[0, at]), spread(found[1:, at]), missing[at]) for at, k in enumerate(ks))
+        places, ks = self.order[:MOST], powers(len(self.order), MOST)
+        sets, missing = draw_sets(self.grid, self.strengths, places, ks, barred=self.singles[0], seed=(self._seed, 2))
+        values = self._without([*(places[:k] for k in ks), *sets], "the curve").reshape(DRAWS + 1, len(ks))
+        return tuple(
+            CurvePoint(k, float(values[0, at]), spread(values[1:, at]), missing[at]) for at, k in enumerate(ks)
+        )
 
     @cached_property
     def with_a_share(self) -> tuple[Kept, ...]:
@@ -166,8 +168,8 @@ class Attributor:
             return ()
         orders = rank(every, np.abs(self.attributions)), np.random.default_rng((self._seed, 3)).permutation(every)
         counts = [round(share * len(every)) for share in SHARES]
-        found = self._without([order[count:] for order in orders for count in counts], "keeping shares")
-        return tuple(map(Kept, SHARES, *found.reshape(2, -1).tolist()))
+        values = self._without([order[count:] for order in orders for count in counts], "keeping shares")
+        return tuple(map(Kept, SHARES, *values.reshape(2, -1).tolist()))
 
     def _lost(self, places: Places, stage: str) -> Floats:
         return self.value - self._without(list(places[:, None]), stage)
@@ -182,7 +184,7 @@ class Attributor:
         """The answer up to a step: what is not measured by then is null or empty. After `effects` the `top` memories
         that pushed most for, and the `top` against, are listed.
         """
-        known = STEPS.index(until)
+        step = STEPS.index(until)
         effects, parts, texts = self.effects, self.effects.parts, self.model.vocabulary()[0]
         layers = pl.DataFrame(
             {
@@ -194,11 +196,11 @@ class Attributor:
         )
         heads = [
             (layer, head, effect)
-            for layer, own in enumerate(effects.heads)
-            for head, effect in ([(None, None)] if own is None else enumerate(own[0].tolist()))
+            for layer, by_head in enumerate(effects.heads)
+            for head, effect in ([(None, None)] if by_head is None else enumerate(by_head[0].tolist()))
         ]
         target, against = self.contrast.target, self.contrast.against
-        listed = self._table(self._order(by, top, known), known)
+        listed = self._table(self._order(by, top, step), step)
         return Attribution(
             self.model.spec,
             prompt,
@@ -216,19 +218,19 @@ class Attributor:
             self.limit,
             about_memories(listed, atlas, [texts[token] for token in self._words]),
             pl.DataFrame(heads, schema={"layer": pl.Int64, "head": pl.Int64, "direct": pl.Float64}, orient="row"),
-            *(self.spearman if known > 1 else (None, None)),
-            self.curve if known > 2 else (),
-            self.with_a_share if known > 2 else (),
-            float(np.abs(self.attributions[~self.grid.outside]).sum()) if known else None,
+            *(self.spearman if step > 1 else (None, None)),
+            self.curve if step > 2 else (),
+            self.with_a_share if step > 2 else (),
+            float(np.abs(self.attributions[~self.grid.outside]).sum()) if step else None,
             origin,
         )
 
-    def _order(self, by: By, count: int, known: int) -> Places:
+    def _order(self, by: By, count: int, step: int) -> Places:
         """The places that are listed, with what is known after so many steps behind the direct effects."""
-        if known == 0:
+        if step == 0:
             most, least = (rank(np.flatnonzero(sign * self.direct > 0), sign * self.direct) for sign in (1, -1))
             return np.concatenate([most[:count], least[:count]])
-        if known == 1 or by == "attribution":
+        if step == 1 or by == "attribution":
             return self.largest[:count]
         if by == "direct":
             places = rank(np.flatnonzero(self.grid.outside & (self.direct != 0)), np.abs(self.attributions))
@@ -236,18 +238,16 @@ class Attributor:
         ablated, lost = self.singles
         return np.concatenate([ablated[np.argsort(-np.abs(lost), kind="stable")], self.largest[len(ablated) :]])[:count]
 
-    def _table(self, places: Places, known: int) -> pl.DataFrame:
+    def _table(self, places: Places, step: int) -> pl.DataFrame:
         """Memory, position, coefficient, direct, attribution and ablation, null where it was not measured."""
-        coefficients = self._run[0] if known else self.grid.flat(self.effects.coefficients)
-        lost = dict(zip(*(each.tolist() for each in self.singles), strict=True)) if known > 1 else {}
+        coefficients = self._run[0] if step else self.grid.flat(self.effects.coefficients)
+        lost = dict(zip(*(each.tolist() for each in self.singles), strict=True)) if step > 1 else {}
         return pl.DataFrame(
             {
                 **self.grid.names(self.model, places),
                 "coefficient": coefficients[places].astype(np.float64),
                 "direct": self.direct[places],
-                "attribution": pl.Series(
-                    self.attributions[places] if known else [None] * len(places), dtype=pl.Float64
-                ),
+                "attribution": pl.Series(self.attributions[places] if step else [None] * len(places), dtype=pl.Float64),
                 "ablation": pl.Series([lost.get(place) for place in places.tolist()], dtype=pl.Float64),
             },
             schema_overrides={"memory": pl.String, "position": pl.Int64},
@@ -256,8 +256,8 @@ class Attributor:
 
 def rank_correlation(one: Floats, other: Floats) -> float | None:
     """Spearman's; None for fewer than three pairs, or where one does not vary."""
-    found = pl.select(pl.corr(pl.Series(one), pl.Series(other), method="spearman")).item() if len(one) > 2 else None
-    return None if found is None or math.isnan(found) else float(found)
+    rho = pl.select(pl.corr(pl.Series(one), pl.Series(other), method="spearman")).item() if len(one) > 2 else None
+    return None if rho is None or math.isnan(rho) else float(rho)
 
 
 @opens

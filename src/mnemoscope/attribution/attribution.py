@@ -84,9 +84,9 @@ class Attribution(Explanation):
     made_by: dict[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
-        own, target, against = super().to_dict(), self.target, self.against
+        entries, target, against = super().to_dict(), self.target, self.against
         layers = {name: self.layers[name].to_list() for name in PARTS}
-        own |= {
+        entries |= {
             "target": target.id,
             "against": against and against.id,
             "target_text": target.text,
@@ -94,7 +94,7 @@ class Attribution(Explanation):
             "direct": {"embedding": self.embedding, **layers, "biases": self.biases, "head": 0.0},
             "spearman": {"list": self.spearman_list, "random": self.spearman_random},
         }
-        return {name: own[name] for name in _ENTRIES}
+        return {name: entries[name] for name in _ENTRIES}
 
     def parts(self) -> pl.DataFrame:
         """`part`, `layer` (null for embedding and biases) and `direct`: what adds up to F, in stream order."""

@@ -116,5 +116,5 @@ class LogitDifference:
         """F behind the model's soft-cap, if it has one."""
         scores = self._model.scores(streams, projection="lens").double()
         target, against = self._tokens
-        known = known_rows(self._model).to(scores.device)
-        return scores[:, target] - (scores[:, known].mean(1) if against is None else scores[:, against])
+        rows = known_rows(self._model).to(scores.device)
+        return scores[:, target] - (scores[:, rows].mean(1) if against is None else scores[:, against])

@@ -72,12 +72,12 @@ class Side:
     def parts(self) -> dict[tuple[str, int | None], float]:
         """What the scale divides, by part and layer."""
         effects, parts = self.effects, self.effects.parts
-        found: dict[tuple[str, int | None], float] = {("embedding", None): float(parts.embedding[0])}
+        divided: dict[tuple[str, int | None], float] = {("embedding", None): float(parts.embedding[0])}
         for layer, memories in enumerate(effects.memories):
-            found["attention", layer] = float(parts.attention[layer, 0])
-            found["memories", layer] = float(memories[0].sum())
-            found["other", layer] = float(parts.other[layer, 0])
-        return found | {("biases", None): float(effects.biases[0] - effects.behind[0])}
+            divided["attention", layer] = float(parts.attention[layer, 0])
+            divided["memories", layer] = float(memories[0].sum())
+            divided["other", layer] = float(parts.other[layer, 0])
+        return divided | {("biases", None): float(effects.biases[0] - effects.behind[0])}
 
 
 @dataclass(frozen=True)
@@ -137,8 +137,8 @@ def diff(
         report_to(progress) as report,
         Differ(model, second, atlas=atlas, patch=patch, seed=seed, progress=report) as differ,
     ):
-        found = differ.explain(differ.find_parting(prompt, other_prompt, target, against), both=both, top=top)
-    return replace(found, made_by=origin)
+        difference = differ.explain(differ.find_parting(prompt, other_prompt, target, against), both=both, top=top)
+    return replace(difference, made_by=origin)
 
 
 def second_model(model: LanguageModel, other: LanguageModel | str | None, adapter: str | Path | None) -> LanguageModel:
@@ -253,24 +253,25 @@ class Differ(ExitStack):
                 raise PromptError("after the other prompt the answers are other tokens; write them with their space")
             return (one.tokens, its.tokens), (one.target, one.against)
         asked = (prompt, against), (other, target)
-        b, a = (choose_contrast(model, text, target=said, against=None).target for text, said in asked)
+        b, a = (choose_contrast(model, text, target=answer, against=None).target for text, answer in asked)
         if a == b:
-            said = model.vocabulary()[0][a]
-            raise PromptError(f"the model answers both prompts with {said!r}; give other answers, for and against")
+            raise PromptError(
+                f"the model answers both prompts with {model.vocabulary()[0][a]!r}; give other answers, for and against"
+            )
         return (tuple(tokens[0]), tuple(tokens[1])), (a, b)
 
     def explain(self, parting: Parting, *, both: bool, top: int, patched: bool = True) -> RunDifference:
         """What changed between the two runs there; `patched` also sets memories back, which takes most of the time."""
         model, names, pair = self._models[1], self.names, parting.pair
-        texts, known = model.vocabulary()
+        texts, raw = model.vocabulary()
         written = parting.tokens[0][len(parting.tokens[0]) - parting.generated :]
-        continued = b"".join(known[token] for token in written).decode("utf-8", "replace")
+        continued = b"".join(raw[token] for token in written).decode("utf-8", "replace")
         read = names, parting.prompts, continued, parting.tokens
         if pair is None:
             never = f"The two never part within {STEPS} tokens: {names[0]} and {names[1]} answer alike."
             return RunDifference(*read, None, notes=(never,))
-        said = Token(pair[1], texts[pair[1]]), Token(pair[0], texts[pair[0]])
-        one, its = (_run(asked, own, pair) for asked, own in zip(self._models, parting.tokens, strict=True))
+        answers = Token(pair[1], texts[pair[1]]), Token(pair[0], texts[pair[0]])
+        one, its = (_run(asked, tokens, pair) for asked, tokens in zip(self._models, parting.tokens, strict=True))
         shared = (1 / one.scale + 1 / its.scale) / 2
         changes = _part_changes(one, its, shared)
         rows = [(part, layer, change) for (part, layer), change in changes.items() if change]
@@ -309,7 +310,7 @@ class Differ(ExitStack):
         }
         return RunDifference(
             *read,
-            said,
+            answers,
             one.value,
             its.value,
             parts,
@@ -324,10 +325,10 @@ class Differ(ExitStack):
     def _patch_back(
         self, one: Side, its: Side, grid: Grid, order: Places, pair: tuple[int, int], *, everywhere: bool
     ) -> tuple[Patched, ...]:
-        chosen, ks = order[:MOST], powers(len(order), MOST)
+        largest, ks = order[:MOST], powers(len(order), MOST)
         sizes = grid.strengths(its.model, its.coefficients)
-        drawn, missing = draw_sets(grid, sizes, chosen, ks, barred=chosen, seed=(self._seed, 7))
-        sets: dict[int | str, Places] = {k: chosen[:k] for k in ks}
+        drawn, missing = draw_sets(grid, sizes, largest, ks, barred=largest, seed=(self._seed, 7))
+        sets: dict[int | str, Places] = {k: largest[:k] for k in ks}
         sets["all"] = np.flatnonzero(grid.flat(np.ones((1, memories)) for memories in grid.memories))
         if everywhere:
             # Another model changes what the frame does, too.
@@ -369,13 +370,13 @@ def _part_changes(one: Side, its: Side, shared: float) -> dict[tuple[str, int | 
 
 def _effects(one: Side, its: Side, grid: Grid) -> Floats:
     """(m2 - m1) dF/dm of the second run, 0 inside the frame."""
-    found = [gradient for _, gradient in prompt_gradients(its.model, its.ids, its.difference)]
+    gradients = [gradient for _, gradient in prompt_gradients(its.model, its.ids, its.difference)]
     if routed := _layers_of_experts(its.model):
         for layer, gradient in written_gradients(its.model, its.ids, its.difference, routed).items():
-            found[layer] = gradient
+            gradients[layer] = gradient
     products = (
         (after - before) * gradient.double()
-        for before, after, gradient in zip(one.coefficients, its.coefficients, found, strict=True)
+        for before, after, gradient in zip(one.coefficients, its.coefficients, gradients, strict=True)
     )
     return np.where(grid.outside, grid.flat(products), 0)
 
@@ -397,10 +398,10 @@ def _set_back(model: LanguageModel, grid: Grid, before: Floats, places: Places, 
         here, values = layers == layer, model.values(layer)
         column, memory, of = columns[here], memories[here], model.branch_of(layer, torch.from_numpy(memories[here]))
         for branch in set(of.tolist()):
-            own = (of == branch).numpy() & (before[places[here]] != 0)
-            writing, at = np.unique(memory[own], return_inverse=True)
+            fired = (of == branch).numpy() & (before[places[here]] != 0)
+            writing, at = np.unique(memory[fired], return_inverse=True)
             coefficients = torch.zeros(grid.columns, len(writing))
-            coefficients[column[own], at] = torch.from_numpy(before[places[here]][own]).float()
+            coefficients[column[fired], at] = torch.from_numpy(before[places[here]][fired]).float()
             added[layer, branch] = coefficients @ values[torch.from_numpy(writing)].float().cpu()
     return Change(places, added=added)
 
@@ -413,7 +414,7 @@ def _run(model: LanguageModel, tokens: tuple[int, ...], pair: tuple[int, int]) -
     )
     kept: dict[int, Tensor] = {}
     ids = ids_of(model, list(tokens))
-    keep = lambda layer, own: kept.update({layer: own[0].double().cpu()})  # noqa: E731
+    keep = lambda layer, m: kept.update({layer: m[0].double().cpu()})  # noqa: E731
     with torch.inference_mode(), read_coefficients(model, keep, own_thread=True):
         model.backbone(ids)
     return Side(model, tokens, difference, effects, [kept[layer] for layer in sorted(kept)], ids)

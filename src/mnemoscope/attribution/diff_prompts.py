@@ -52,8 +52,8 @@ class PromptsDifference(Explanation):
     made_by: dict[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
-        own = super().to_dict()
-        return {"models": in_each(own.pop("names")), **own}
+        entries = super().to_dict()
+        return {"models": in_each(entries.pop("names")), **entries}
 
     def title(self) -> str:
         return f"{self.prompts} prompts"
@@ -113,21 +113,21 @@ def diff_prompts(
             return differ.explain(differ.find_parting(*asked), both=True, top=_ALL)
 
         every, refused = ask_each(prompts, ask, report, "comparing")
-    found = [one for one in every if one.said is not None]
-    memories = _means([one.memories.group_by("memory").agg(pl.col(one.sorted_by).sum()) for one in found], ["memory"])
+    parted = [one for one in every if one.said is not None]
+    memories = _means([one.memories.group_by("memory").agg(pl.col(one.sorted_by).sum()) for one in parted], ["memory"])
     memories = memories if both else memories.filter(pl.col("change") > 0)
     memories = memories.sort(pl.col("change").abs(), descending=True, maintain_order=True).head(top)
     memories = memories.sort("change", descending=True, maintain_order=True)
-    parts = _means([one.parts for one in found], ["part", "layer"])
+    parts = _means([one.parts for one in parted], ["part", "layer"])
     return PromptsDifference(
         differ.names,
-        len(found),
-        len(every) - len(found),
+        len(parted),
+        len(every) - len(parted),
         refused,
         parts.sort("part", "layer", nulls_last=True),
         memories if atlas is None else with_labels(memories, atlas),
-        _medians(found),
-        sum(one.turns_at is not None for one in found) / max(1, len(found)),
+        _medians(parted),
+        sum(one.turns_at is not None for one in parted) / max(1, len(parted)),
         origin_of(
             [model.fingerprint, second.fingerprint], atlas, seed, prompts=len(prompts), both=both, patch=patch, top=top
         ),
@@ -153,10 +153,10 @@ def _means(frames: Sequence[pl.DataFrame], keys: list[str]) -> pl.DataFrame:
     return pl.DataFrame({**names, "change": values.sum(0) / count, "low": low, "high": high})
 
 
-def _medians(found: Sequence[RunDifference]) -> tuple[MedianPatched, ...]:
+def _medians(parted: Sequence[RunDifference]) -> tuple[MedianPatched, ...]:
     """By number of memories set back, over the prompts that have so many."""
     every: dict[int | str, list[tuple[RunDifference, Patched]]] = {}
-    for one in found:
+    for one in parted:
         for point in one.patched:
             every.setdefault(point.k, []).append((one, point))
     sizes = sorted(k for k in every if isinstance(k, int) and k & (k - 1) == 0)

@@ -44,7 +44,7 @@ class DirectEffects:
     @property
     def by_layer(self) -> Tensor:
         """The memories' sums `[layer, row]`."""
-        return torch.stack([own.sum(1) for own in self.memories])
+        return torch.stack([effects.sum(1) for effects in self.memories])
 
     @property
     def total(self) -> Tensor:
@@ -108,8 +108,8 @@ def direct_effects(
 
         def see(layer: int, part: str, direction: Tensor) -> None:
             if part == "ffn":
-                own, bias = effects.of_layer(layer, direction, parts.written[layer])
-                memories[layer] = own.cpu()
+                each, bias = effects.of_layer(layer, direction, parts.written[layer])
+                memories[layer] = each.cpu()
                 biases.append(bias)
             elif layer in mixed:
                 by_head[layer] = _head_effects(model, attention[layer].heads, direction, *mixed[layer]).cpu()
@@ -153,8 +153,8 @@ def _head_effects(
     width = entered.shape[-1] // heads.count
     alone = torch.zeros(heads.count, *entered.shape, dtype=entered.dtype, device=entered.device)
     for head in range(heads.count):
-        own = slice(head * width, (head + 1) * width)
-        alone[head, :, own] = entered[:, own]
+        columns = slice(head * width, (head + 1) * width)
+        alone[head, :, columns] = entered[:, columns]
     nothing = heads.out(torch.zeros_like(entered[:1]))
     written = torch.stack([heads.out(one) - nothing for one in alone]).to(direction.device)
     return (written.double() * before).sum(-1).T

@@ -53,8 +53,7 @@ class Explanation(Result, ABC):
         return f"<{type(self).__name__} of {self.title()}; print it to read it>"
 
     def __str__(self) -> str:
-        lines = [[one] if isinstance(one, str) else table(*one) for one in self.blocks()]
-        return "\n".join(line for own in lines for line in own)
+        return "\n".join(one if isinstance(one, str) else "\n".join(table(*one)) for one in self.blocks())
 
     def _repr_html_(self) -> str:
         shown = [one for one in self.blocks() if one]
@@ -80,8 +79,8 @@ def memory_table(
     """The first memories of a list: name, what `cells` says of one, and its label, else the tokens that it promotes."""
     rows = []
     for row in memories.head(SHOWN).to_dicts():
-        known = row.get("label") or " ".join(map(show_token, row.get("promotes") or ()))
-        rows.append([row["memory"], *cells(row), *([known] if about else [])])
+        label = row.get("label") or " ".join(map(show_token, row.get("promotes") or ()))
+        rows.append([row["memory"], *cells(row), *([label] if about else [])])
     return [("memory", "left", 16), *columns, *([("about", "left", 60)] if about else [])], rows
 
 
@@ -89,9 +88,9 @@ def with_labels(memories: pl.DataFrame, atlas: Atlas | None, sign: pl.Expr | Non
     """The list with the `label` of each memory's feature of a sign, if not +1; null without one."""
     if atlas is None or not atlas.has("labels"):
         return memories.with_columns(label=pl.lit(None, pl.String))
-    known = atlas.table("labels", columns=["layer", "memory", "sign", "label"])
-    names = [str(atlas.name(layer, memory)) for layer, memory in known.select("layer", "memory").iter_rows()]
-    labels = known.select("label", memory=pl.Series(names, dtype=pl.String), sign=pl.col("sign").cast(pl.Int32))
+    stored = atlas.table("labels", columns=["layer", "memory", "sign", "label"])
+    names = [str(atlas.name(layer, memory)) for layer, memory in stored.select("layer", "memory").iter_rows()]
+    labels = stored.select("label", memory=pl.Series(names, dtype=pl.String), sign=pl.col("sign").cast(pl.Int32))
     signed = memories.with_columns(sign=(pl.lit(1) if sign is None else sign).cast(pl.Int32))
     return signed.join(labels, on=["memory", "sign"], how="left", maintain_order="left").drop("sign")
 
@@ -115,13 +114,13 @@ def about_memories(
         memory = MemoryId.parse(name)
         if memory.layer not in atlas.layers:
             return [], None
-        known = atlas[memory]
-        best = known.triggers(sign=1 if positive else -1).head(1)
-        promotes = promoted_tokens(known.value().to_dicts()[0], 1 if positive else -1)[:_PROMOTED]
+        mined = atlas[memory]
+        best = mined.triggers(sign=1 if positive else -1).head(1)
+        promotes = promoted_tokens(mined.value().to_dicts()[0], 1 if positive else -1)[:_PROMOTED]
         return [atlas.vocabulary.texts[token] for token in promotes], best["text"][0] if best.height else None
 
-    found = [about(*row) for row in memories.select("memory", positive).iter_rows()]
+    described = [about(*row) for row in memories.select("memory", positive).iter_rows()]
     return memories.with_columns(
-        pl.Series("promotes", [promotes for promotes, _ in found], dtype=pl.List(pl.String)),
-        pl.Series("trigger", [trigger for _, trigger in found], dtype=pl.String),
+        pl.Series("promotes", [promotes for promotes, _ in described], dtype=pl.List(pl.String)),
+        pl.Series("trigger", [trigger for _, trigger in described], dtype=pl.String),
     )

@@ -22,8 +22,8 @@ from mnemoscope.models.modules.taps import Taps
 def prompt_gradients(model: LanguageModel, ids: Tensor, difference: LogitDifference) -> list[tuple[Tensor, Tensor]]:
     """By layer the coefficients m and dF/dm `[column, memory]` of one prompt."""
     with _memory_told(ids):
-        found = coefficient_gradients(model, ids, lambda final: difference.of(final[:, model.reading.last]))
-    return [(coefficients[0], gradient[0]) for coefficients, gradient in found.values()]
+        by_layer = coefficient_gradients(model, ids, lambda final: difference.of(final[:, model.reading.last]))
+    return [(coefficients[0], gradient[0]) for coefficients, gradient in by_layer.values()]
 
 
 def coefficient_gradients(
@@ -47,22 +47,22 @@ def coefficient_gradients(
         leaves[layer].append((here, zero))
         return coefficients.index_put(asked, zero, accumulate=True)
 
-    changes = {layer: lambda coefficients, layer=layer: add_zero(layer, coefficients) for layer in leaves}
+    changes = {layer: partial(add_zero, layer) for layer in leaves}
     with _with_gradients(model):
         with overwrite_coefficients(model, changes, own_thread=True), read_final(model, final.append, own_thread=True):
             model.backbone(ids, gradients=True)
-        flat = [zero for own in leaves.values() for _, zero in own]
-        found = iter(torch.autograd.grad(difference(final[-1]).sum(), flat, allow_unused=True))
+        flat = [zero for groups in leaves.values() for _, zero in groups]
+        slopes = iter(torch.autograd.grad(difference(final[-1]).sum(), flat, allow_unused=True))
     by_layer: dict[int, tuple[Tensor, Tensor]] = {}
     with torch.inference_mode():
-        for layer, own in leaves.items():
-            whole = torch.stack([coefficients.float().cpu() for coefficients, _ in own]).sum(0)
+        for layer, groups in leaves.items():
+            whole = torch.stack([coefficients.float().cpu() for coefficients, _ in groups]).sum(0)
             gradient = torch.zeros_like(whole)
-            for coefficients, _ in own:
-                slope = next(found)
+            for coefficients, _ in groups:
+                slope = next(slopes)
                 if slope is not None:  # those of several groups are zero in the others' memories
                     here = slope.float().cpu()
-                    gradient += here if len(own) == 1 else here.where(coefficients.cpu() != 0, 0)
+                    gradient += here if len(groups) == 1 else here.where(coefficients.cpu() != 0, 0)
             by_layer[layer] = whole, gradient
     return by_layer
 
@@ -87,12 +87,13 @@ def written_gradients(
                     tap_written(model, layer, branch, taps, partial(add_zero, (layer, branch)))
             model.backbone(ids, gradients=True)
         slopes = torch.autograd.grad(difference.of(final[-1][:, model.reading.last]).sum(), list(added.values()))
-    found = {layer: torch.zeros(ids.shape[1], model.sizes.memories[layer]) for layer in layers}
+    gradients = {layer: torch.zeros(ids.shape[1], model.sizes.memories[layer]) for layer in layers}
     with torch.inference_mode():
         for (layer, branch), slope in zip(added, slopes, strict=True):
-            own = model.branch_of(layer) == branch
-            found[layer][:, own] = model.split_batch(slope)[0].float().cpu() @ model.values(layer)[own].float().cpu().T
-    return found
+            here = model.branch_of(layer) == branch
+            values = model.values(layer)[here].float().cpu()
+            gradients[layer][:, here] = model.split_batch(slope)[0].float().cpu() @ values.T
+    return gradients
 
 
 @contextmanager

@@ -46,17 +46,17 @@ def ask_each(
     prompts: Sequence[dict[str, str]], ask: Callable[[dict[str, str]], T], progress: Progress, stage: str
 ) -> tuple[list[T], tuple[Refused, ...]]:
     """What is found of each prompt, and those that are refused. Raises PromptError if all are."""
-    found: list[T] = []
+    answers: list[T] = []
     refused: list[Refused] = []
     for number, row in enumerate(prompts, 1):
         try:
-            found.append(ask(row))
+            answers.append(ask(row))
         except PromptError as error:
             refused.append(Refused(row["prompt"], str(error)))
         progress(stage, number, len(prompts), "prompts")
-    if not found:
+    if not answers:
         raise PromptError(f"no prompt can be asked about; why not the first: {refused[0].reason}")
-    return found, tuple(refused)
+    return answers, tuple(refused)
 
 
 @dataclass(frozen=True, repr=False)
@@ -80,14 +80,14 @@ class PromptsAttribution(Explanation):
 
     def blocks(self) -> Sequence[str | Table]:
         columns: list[Column] = [("attribution", "right", 11), ("95 % interval", "left", 18), ("in lists", "right", 8)]
-        found, held = self.halves
+        first, held = self.halves
         return [
             f"{self.model}: {self.prompts} prompts, {len(self.refused)} refused",
             *map(str, self.refused),
             "",
             memory_table(self.memories, columns, lambda row: [*bounds(row, "attribution"), f"{row['share']:.0%}"]),
             "",
-            f"Median F of {held} prompts without the memories found on the other {found}:",
+            f"Median F of {held} prompts without the memories found on the other {first}:",
             curve_table(self.curve, "with controls"),
         ]
 
@@ -131,8 +131,8 @@ def attribute_prompts(
         each = np.stack(sums)
         order = np.random.default_rng((seed, 4)).permutation(len(asked))
         half = (len(asked) + 1) // 2
-        found, held = order[:half], order[half:]
-        curve = _held_out_curve(model, [asked[one] for one in held], each[found].mean(0), seed, report)
+        first, held = order[:half], order[half:]
+        curve = _held_out_curve(model, [asked[one] for one in held], each[first].mean(0), seed, report)
     mean = each.mean(0)
     best = rank(np.flatnonzero(mean), np.abs(mean))[:top]
     draws = np.random.default_rng((seed, 5)).integers(0, len(each), (RESAMPLES, len(each)))
@@ -152,7 +152,7 @@ def attribute_prompts(
         refused,
         with_labels(frame, atlas),
         curve,
-        (len(found), len(held)),
+        (len(first), len(held)),
         origin_of(model.fingerprint, atlas, seed, prompts=len(prompts), top=top),
     )
 
@@ -165,12 +165,12 @@ def _held_out_curve(
     ks = powers(len(order), _TOGETHER)
     rows, missing = [], np.zeros(len(ks), np.int64)
     for number, one in enumerate(held if ks else (), 1):
-        chosen = [one.everywhere(memory) for memory in order.tolist()]
-        every, edges = np.concatenate(chosen), np.cumsum([len(places) for places in chosen])
+        by_memory = [one.everywhere(memory) for memory in order.tolist()]
+        every, edges = np.concatenate(by_memory), np.cumsum([len(places) for places in by_memory])
         counts = [int(edges[k - 1]) for k in ks]
         sets, short = draw_sets(one.grid, one.strengths, every, counts, barred=every, seed=(seed, 6, number))
-        found = Ablations(model, one.ids, one.difference, one.grid).run([*(every[:count] for count in counts), *sets])
-        rows.append(found.reshape(DRAWS + 1, len(ks)))
+        values = Ablations(model, one.ids, one.difference, one.grid).run([*(every[:count] for count in counts), *sets])
+        rows.append(values.reshape(DRAWS + 1, len(ks)))
         missing += short
         one.forget()
         progress("held-out prompts", number, len(held), "prompts")

@@ -62,9 +62,9 @@ class RunDifference(Explanation):
     made_by: dict[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        own = super().to_dict()
-        names, prompts, continued, ids, said, *values = (
-            own.pop(name) for name in ("names", "prompts", "continued", "ids", "said", "first", "second")
+        entries = super().to_dict()
+        names, prompts, continued, ids, tokens, *values = (
+            entries.pop(name) for name in ("names", "prompts", "continued", "ids", "said", "first", "second")
         )
         one = prompts[0] == prompts[1]
         return {
@@ -72,9 +72,9 @@ class RunDifference(Explanation):
             "continued": continued,
             "ids": ids[0] if one else in_each(ids),
             "models": in_each(names),
-            "tokens": said and in_each(said),
+            "tokens": tokens and in_each(tokens),
             "difference": in_each(values),
-            **own,
+            **entries,
         }
 
     def chart(self) -> Any:
@@ -113,9 +113,9 @@ class RunDifference(Explanation):
         if self.memories.is_empty():
             return [*head, "", "No memory's contribution changed."]
         turned = "None of these numbers" if self.turns_at is None else f"{self.turns_at} memories set back"
-        said = f"{turned} make{'s' * (self.turns_at is None)} the second say what the first says."
+        ending = f"{turned} make{'s' * (self.turns_at is None)} the second say what the first says."
         shares = about_shares(one.recovered for one in self.patched)
-        return [*head, "", self._change_table(), "", self._patch_table(), *shares, "", said]
+        return [*head, "", self._change_table(), "", self._patch_table(), *shares, "", ending]
 
     @property
     def sorted_by(self) -> str:

@@ -98,14 +98,14 @@ def audit(
     with report_to(progress) as report:
         calm = likelihoods(model, fixed, tick=partial(report, "auditing", 0, count, "strings"))
         audited = []
-        for number, (text, own) in enumerate(zip(secrets, tokens, strict=True)):
+        for number, (text, of_string) in enumerate(zip(secrets, tokens, strict=True)):
             tick = partial(report, "auditing", number, count, "strings")
             neighbours: Sequence[Tokens] = fixed
             before = calm
             if not fixed:
                 neighbours = [other for k, other in enumerate(tokens) if k != number][: options.neighbours]
                 before = likelihoods(model, neighbours, tick=tick)
-            audited.append(_audit_string(model, text, own, neighbours, before, options, tick))
+            audited.append(_audit_string(model, text, of_string, neighbours, before, options, tick))
             report("auditing", number + 1, count, "strings")
     hash = None if atlas is None else atlas.manifest_hash
     origin = made_by(model=model.fingerprint, atlas=hash, options=vars(options), seed=options.seed)
@@ -172,69 +172,48 @@ def _audit_string(
 ) -> AuditedString:
     others = draw_alternatives(text, count=options.alternatives, seed=options.seed, vary=options.vary)
     # If texts are token ids, some alternatives are outside the vocabulary.
-    known = [one for one in model.encode(others) if one and max(one) < model.sizes.vocabulary] if others else []
-    encoded = [one[: model.longest] for one in known]
-    own, *drawn = likelihoods(model, [tokens, *encoded], tick=tick)
-    rank, exposure, p_value = stand(own.total, [one.total for one in drawn])
+    inside = [one for one in model.encode(others) if one and max(one) < model.sizes.vocabulary] if others else []
+    encoded = [one[: model.longest] for one in inside]
+    likelihood, *drawn = likelihoods(model, [tokens, *encoded], tick=tick)
+    rank, exposure, p_value = stand(likelihood.total, [one.total for one in drawn])
     half = len(tokens) // 2
     raw = model.vocabulary()[1]
-    carriers: tuple[Carrier, ...] = ()
+    carriers: list[Carrier] = []
     after = None
     if model.linear_head:
         tick()
-        carriers = _carriers(model, tokens, own, options.candidates, tick)
-        chosen = [carrier.memory for carrier in carriers if carrier.lost > 0][: options.top]
-        controls = _controls(model, chosen, tokens, options.seed)
-        after = _switch_off(model, chosen, controls, tokens, neighbours, before, tick) if chosen else None
+        for name, effect in strongest(model, string_effects(model, tokens), options.candidates):
+            left = without(model, [name], [tokens], tick=tick)[0].total
+            carriers.append(Carrier(name, effect, likelihood.total - left))
+        carriers.sort(key=lambda carrier: -carrier.lost)
+        if best := tuple(carrier.memory for carrier in carriers if carrier.lost > 0)[: options.top]:
+            controls = _controls(model, best, tokens, options.seed)
+            without_best, *beside = without(model, best, [tokens, *neighbours], tick=tick)
+            control, *control_beside = without(model, controls, [tokens, *neighbours], tick=tick)
+            effects = [mean_loss(part) - mean_loss(before) if neighbours else None for part in (beside, control_beside)]
+            extractable, missing = without_best.continues(len(tokens) - half), len(best) - len(controls)
+            after = SwitchedOff(best, without_best.total, extractable, effects[0], control.total, effects[1], missing)
     return AuditedString(
         text,
         len(tokens),
-        own.total,
+        likelihood.total,
         rank,
         len(drawn),
         exposure,
         p_value,
         p_value is not None and p_value <= LEVEL,
-        own.continues(len(tokens) - half),
+        likelihood.continues(len(tokens) - half),
         b"".join(raw[token] for token in tokens[:half]).decode("utf-8", "replace"),
-        carriers,
+        tuple(carriers),
         after,
     )
 
 
-def _carriers(model: LanguageModel, tokens: list[int], own: Likelihood, count: int, tick: Tick) -> tuple[Carrier, ...]:
-    carriers = [
-        Carrier(name, effect, own.total - without(model, [name], [tokens], tick=tick)[0].total)
-        for name, effect in strongest(model, string_effects(model, tokens), count)
-    ]
-    return tuple(sorted(carriers, key=lambda carrier: -carrier.lost))
-
-
-def _switch_off(
-    model: LanguageModel,
-    chosen: list[MemoryId],
-    others: list[MemoryId],
-    tokens: list[int],
-    neighbours: Sequence[Tokens],
-    before: Sequence[Likelihood],
-    tick: Tick,
-) -> SwitchedOff:
-    """Measures the string and the neighbouring text without the chosen memories, and without the `others`, their
-    controls.
-    """
-    own, *beside = without(model, chosen, [tokens, *neighbours], tick=tick)
-    control, *control_beside = without(model, others, [tokens, *neighbours], tick=tick)
-    effects = [mean_loss(part) - mean_loss(before) if neighbours else None for part in (beside, control_beside)]
-    extractable = own.continues(len(tokens) - len(tokens) // 2)
-    missing = len(chosen) - len(others)
-    return SwitchedOff(tuple(chosen), own.total, extractable, effects[0], control.total, effects[1], missing)
-
-
-def _controls(model: LanguageModel, chosen: Sequence[MemoryId], tokens: list[int], seed: int) -> list[MemoryId]:
+def _controls(model: LanguageModel, memories: Sequence[MemoryId], tokens: list[int], seed: int) -> list[MemoryId]:
     """For each memory a distinct control at its strongest position in the string; fewer if a layer has none."""
     generator, first = np.random.default_rng((seed, 7)), model.reading.offset
-    sizes = contributions_of(model, tokens, (memory.layer for memory in chosen))
-    numbers = [(one.layer, model.numbering(one.layer).number(one) or 0) for one in chosen]
+    sizes = contributions_of(model, tokens, (memory.layer for memory in memories))
+    numbers = [(one.layer, model.numbering(one.layer).number(one) or 0) for one in memories]
     taken, controls = set(numbers), []
     for layer, number in numbers:
         here = sizes[layer][first:]
@@ -266,13 +245,13 @@ def draw_alternatives(text: str, *, count: int, seed: int, vary: str = "all") ->
     return list(alternatives)
 
 
-def stand(own: float, others: Sequence[float]) -> tuple[int, float, float] | tuple[None, None, None]:
+def stand(total: float, others: Sequence[float]) -> tuple[int, float, float] | tuple[None, None, None]:
     """The rank (from 1; in a tie last) of a string among others, its exposure (log2 of all less log2 of the rank, in
     bits), and the probability that an unseen string of this form ranks as high or higher; None without others.
     """
     if not others:
         return None, None, None
-    rank, candidates = 1 + sum(other >= own for other in others), 1 + len(others)
+    rank, candidates = 1 + sum(other >= total for other in others), 1 + len(others)
     return rank, math.log2(candidates) - math.log2(rank), rank / candidates
 
 
@@ -283,15 +262,15 @@ def string_effects(model: LanguageModel, tokens: Sequence[int]) -> list[Tensor]:
     """
     logits, targets = TokenLogits(model), torch.tensor(list(tokens[1:]))
     columns = model.reading.own(len(tokens) - 1)
-    found = direct_effects(model, tokens[:-1], columns, lambda final: logits.of_tokens(final, targets))
-    return [own.sum(0).float() for own in found.memories]
+    direct = direct_effects(model, tokens[:-1], columns, lambda final: logits.of_tokens(final, targets))
+    return [effects.sum(0).float() for effects in direct.memories]
 
 
 def strongest(model: LanguageModel, effects: Sequence[Tensor], count: int) -> list[tuple[MemoryId, float]]:
     """The `count` memories with the largest positive direct effect, largest first; ties by layer."""
     ranked = []
-    for layer, own in enumerate(effects):
-        best = own.topk(min(count, len(own)))
+    for layer, of_layer in enumerate(effects):
+        best = of_layer.topk(min(count, len(of_layer)))
         numbering = model.numbering(layer)
         pairs = zip(best.values.tolist(), best.indices.tolist(), strict=True)
         ranked += [(-effect, layer, memory, numbering.name(layer, memory)) for effect, memory in pairs if effect > 0]

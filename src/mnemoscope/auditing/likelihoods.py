@@ -43,19 +43,19 @@ class Likelihood:
 def likelihoods(model: LanguageModel, texts: Sequence[Tokens], *, tick: Tick = lambda: None) -> list[Likelihood]:
     """The likelihood of every text, as its own tokens; `tick` is called before each forward."""
     results: list[Likelihood | None] = [None] * len(texts)
-    for chosen in _groups(texts, model, rows=rows_within(BUDGET.prompt_scores, model.sizes.vocabulary)):
+    for group in _groups(texts, model, rows=rows_within(BUDGET.prompt_scores, model.sizes.vocabulary)):
         tick()
-        rows = [torch.tensor(model.reading.frame(texts[k])) for k in chosen]
+        rows = [torch.tensor(model.reading.frame(texts[k])) for k in group]
         ids = pad_sequence(rows, batch_first=True).to(model.device)
         with model.lock, torch.inference_mode():
             logits = model.logits(ids)[:, :-1]
-        for row, k in enumerate(chosen):
+        for row, k in enumerate(group):
             count = len(rows[row]) - 1
             scores, tokens = logits[row, :count].float(), ids[row, 1 : count + 1].to(logits.device)
-            own = scores.gather(1, tokens[:, None])[:, 0].double() - scores.logsumexp(1).double()
-            if not bool(own.isfinite().all()):
+            log_probability = scores.gather(1, tokens[:, None])[:, 0].double() - scores.logsumexp(1).double()
+            if not bool(log_probability.isfinite().all()):
                 raise NotFinite("the model gives NaN or infinite scores; try --dtype float32, or check its weights")
-            results[k] = Likelihood(own.cpu().numpy(), (rank_of(scores, tokens) == 0).cpu().numpy())
+            results[k] = Likelihood(log_probability.cpu().numpy(), (rank_of(scores, tokens) == 0).cpu().numpy())
     return [one for one in results if one is not None]
 
 
@@ -73,6 +73,6 @@ def _groups(texts: Sequence[Tokens], model: LanguageModel, *, rows: int) -> Iter
         yield group
 
 
-def mean_loss(found: Sequence[Likelihood]) -> float:
-    tokens = sum(len(one.log_probability) for one in found)
-    return -sum(one.total for one in found) / max(1, tokens)
+def mean_loss(texts: Sequence[Likelihood]) -> float:
+    tokens = sum(len(one.log_probability) for one in texts)
+    return -sum(one.total for one in texts) / max(1, tokens)

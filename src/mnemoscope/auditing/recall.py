@@ -26,10 +26,10 @@ class Recall:
 
     def __str__(self) -> str:
         head = f"planted {self.times} times" if self.times else "never planted (false alarms)"
-        known = self.exposed
+        exposed = self.exposed
         return (
-            f"{head}: {format_value(known.value, 'share')} of {self.strings} exposed "
-            f"({format_interval(known.low, known.high, 'share')}), "
+            f"{head}: {format_value(exposed.value, 'share')} of {self.strings} exposed "
+            f"({format_interval(exposed.low, exposed.high, 'share')}), "
             f"{format_value(self.extractable.value, 'share')} extractable"
         )
 
@@ -48,6 +48,6 @@ def recall(verdicts: Mapping[str, tuple[bool, bool]], plants: Mapping[str, int])
     for text, verdict in verdicts.items():
         groups.setdefault(plants.get(text, 0), []).append(verdict)
     return [
-        Recall(times, len(own), *(share(sum(one[k] for one in own), len(own)) for k in (0, 1)))
-        for times, own in sorted(groups.items())
+        Recall(times, len(group), *(share(sum(one[k] for one in group), len(group)) for k in (0, 1)))
+        for times, group in sorted(groups.items())
     ]

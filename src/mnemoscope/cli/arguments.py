@@ -123,14 +123,14 @@ def with_shared_options(verb: Callable[..., None]) -> Callable[..., None]:
     """Adds --debug, and replaces a parameter `opening` of the verb by the options of a model, from which a ModelOptions
     is made.
     """
-    own = inspect.signature(verb, eval_str=True).parameters
+    declared = inspect.signature(verb, eval_str=True).parameters
 
     @wraps(verb)
     def command(**values: Any) -> None:
         del values["debug"]  # runner.py reads it
         for given in values.values():
             check_spelling(*(given if isinstance(given, list | tuple) else [given]))
-        if "opening" in own:
+        if "opening" in declared:
             values["opening"] = ModelOptions(**{name: values.pop(name) for name in _OPENING})
         verb(**values)
 
@@ -138,7 +138,7 @@ def with_shared_options(verb: Callable[..., None]) -> Callable[..., None]:
         return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
     opening = [option(name, getattr(ModelOptions, name), each) for name, each in _OPENING.items()]
-    shown = [each for one in own.values() for each in (opening if one.name == "opening" else [one])]
+    shown = [each for one in declared.values() for each in (opening if one.name == "opening" else [one])]
     command.__signature__ = inspect.Signature([*shown, option("debug", False, _DEBUG)])  # type: ignore[attr-defined]
     command.__annotations__ = {one.name: one.annotation for one in shown} | {"debug": _DEBUG}
     return command
@@ -159,10 +159,10 @@ def check_folder(out: Path) -> str:
         return "free"
     from mnemoscope.atlas.folder import occupancy
 
-    found = occupancy(out)
-    if found == "foreign":
+    holds = occupancy(out)
+    if holds == "foreign":
         raise AtlasExists(f"{out} holds something that is not an atlas; choose another folder")
-    return found
+    return holds
 
 
 def check_atlases(*atlases: Path | None) -> None:

@@ -7,6 +7,7 @@ control code of a drawn text gets through, and no text is parsed as rich's marku
 import math
 import sys
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from textwrap import wrap as wrap_text
 from typing import TYPE_CHECKING, Any
 
@@ -159,18 +160,18 @@ def draw_memory(atlas: "Atlas", memory: MemoryId, tables: "dict[str, pl.DataFram
         folds = len({row["fold"] for row in best})
         for row in tables["patterns"].to_dicts():
             different = count_different(row["triggers"], best)
-            said = f"{len(row['triggers'])} of {len(best)} triggers, {different} of {folds} different ones"
-            console.print(Text(f"  {row['kind']}: {row['description']} ({said})"))
+            counts = f"{len(row['triggers'])} of {len(best)} triggers, {different} of {folds} different ones"
+            console.print(Text(f"  {row['kind']}: {row['description']} ({counts})"))
 
 
 def _token_colours(tables: "dict[str, pl.DataFrame]", rows: list[dict[str, Any]]) -> dict[int, list[tuple[str, str]]]:
     """Text and style of the tokens of the triggers of one sign, by rank; the strongest one has the full colour."""
     if "token_activations" not in tables or not rows:
         return {}
-    peak, own = max(abs(row["coefficient"]) for row in rows), tables["token_activations"]
+    peak, table = max(abs(row["coefficient"]) for row in rows), tables["token_activations"]
     return {
         rank: [(text, _style(c / peak)) for text, c in zip(show_texts(texts), numbers, strict=True)]
-        for sign, rank, texts, numbers in own.select("sign", "rank", "texts", "coefficients").iter_rows()
+        for sign, rank, texts, numbers in table.select("sign", "rank", "texts", "coefficients").iter_rows()
         if sign == rows[0]["sign"]
     }
 
@@ -218,7 +219,9 @@ def _draw_triggers(
         first, count = group[0], f"x{len(group)}" if len(group) > 1 else ""
         similar = len(folds[first["fold"]]) - 1
         more = Text(f"\nand {similar} like it" if similar else "", "dim")
-        rank, coefficient, following = str(first["rank"]), f"{first['coefficient']:.3f}", _following(group)
+        rank, coefficient = str(first["rank"]), f"{first['coefficient']:.3f}"
+        after = dict.fromkeys("(end)" if row["next_text"] is None else show_token(row["next_text"]) for row in group)
+        following = " ".join([*after][:3]) + (" ..." if len(after) > 3 else "")
         if narrow:
             marked = mark_trigger(first, colours.get(first["rank"]), width=console.width - _BESIDE_TRIGGERS)
             below = " ".join(filter(None, (count, f"next {following}")))
@@ -230,12 +233,6 @@ def _draw_triggers(
     print_table(console, columns, lines)
     if len(groups) > limit:
         console.print(Text(f"  and {len(groups) - limit} more prefixes (--limit {len(groups)} shows all)", style="dim"))
-
-
-def _following(group: list[dict[str, Any]]) -> str:
-    texts = ["(end)" if row["next_text"] is None else show_token(row["next_text"]) for row in group]
-    different = list(dict.fromkeys(texts))
-    return " ".join(different[:3]) + (" ..." if len(different) > 3 else "")
 
 
 def mark_trigger(row: dict[str, Any], colours: Sequence[tuple[str, str]] | None = None, *, width: int) -> Text:
@@ -270,14 +267,15 @@ def _draw_value(console: Console, value: dict[str, Any], *, vocabulary: int) -> 
             )
     largest, chance = value["max_probability"], times_chance(value["max_probability"], vocabulary)
     numbers = _numbers("values", value, but=_VALUE_SAID)
-    said = f"largest probability {plain_percent(largest)} ({chance} x chance), {numbers}"
-    console.print(f"  bare, as in the paper: {said}")
+    console.print(
+        f"  bare, as in the paper: largest probability {plain_percent(largest)} ({chance} x chance), {numbers}"
+    )
     for feature in features_of(value):
         where = "where it fires" if feature.sign == 1 else "where it is negative"
         token = show_token(value[f"{feature.end}_texts"][0])
-        said = f"promotes {token}" if feature.promotes else "no clear token"
+        promotes = f"promotes {token}" if feature.promotes else "no clear token"
         out = f"{feature.distance:.1f} standard deviations from the mean, clear above {feature.clear:.1f}"
-        console.print(Text(f"  {where}: {said} ({out})"))
+        console.print(Text(f"  {where}: {promotes} ({out})"))
     if value["target"] is not None:
         score = value["trigger_log_probability"]
         mean = "" if score is None else f"; mean log probability of the next tokens {score:.2f}"
@@ -294,8 +292,8 @@ def _draw_value(console: Console, value: dict[str, Any], *, vocabulary: int) -> 
 def _numbers(table: str, row: dict[str, Any], *, but: Sequence[str] = ()) -> str:
     """The numbers of a table's row, `but` those that are said elsewhere."""
     numbers = TABLES[table].numbers(row)
-    said = (f"{column.label} {text}" for column, text in numbers if column.name not in but)
-    return ", ".join(said).replace("\N{NO-BREAK SPACE}", " ")
+    texts = (f"{column.label} {text}" for column, text in numbers if column.name not in but)
+    return ", ".join(texts).replace("\N{NO-BREAK SPACE}", " ")
 
 
 def _draw_activity(console: Console, activity: dict[str, Any]) -> None:
@@ -306,26 +304,20 @@ def _draw_activity(console: Console, activity: dict[str, Any]) -> None:
     prefixes, positive = activity["prefixes"], activity["positive"]
     share = 100 * positive / prefixes if prefixes else 0.0
     every = activity.get("all_prefixes", prefixes)
-    own = "" if every == prefixes else f", those of {every:,} that its expert gets"
-    _headline(console, f"Activity: positive on {positive:,} of {prefixes:,} prefixes ({share:.2f} %){own}")
+    routed = "" if every == prefixes else f", those of {every:,} that its expert gets"
+    _headline(console, f"Activity: positive on {positive:,} of {prefixes:,} prefixes ({share:.2f} %){routed}")
     console.print(f"  {_numbers('activity', activity, but=('prefixes', 'all_prefixes', 'positive', 'sampled'))}")
     strong = zip(strongly_active(pl.DataFrame([activity])).row(0), ("above", "below"), strict=True)
-    if said := [f"{plain_percent(share)} {side} zero" for share, side in strong if share is not None]:
-        console.print(f"  strongly active (at least an eighth of its extreme): {', '.join(said)}")
+    if sides := [f"{plain_percent(share)} {side} zero" for share, side in strong if share is not None]:
+        console.print(f"  strongly active (at least an eighth of its extreme): {', '.join(sides)}")
     counts, edges = activity["histogram"], activity["edges"]
+    # Bin i counts edges[i-1] <= x < edges[i].
+    between = [f"{low:.3g} to {high:.3g}" for low, high in pairwise(edges)]
+    bins = [f"below {edges[0]:g}", *between, f"{edges[-1]:g} and more"]
     rows = [
-        (_bin(index, edges), "█" * math.ceil(_BAR * count / max(counts)), f"{count:,}")
-        for index, count in enumerate(counts)
+        (bounds, "█" * math.ceil(_BAR * count / max(counts)), f"{count:,}")
+        for bounds, count in zip(bins, counts, strict=True)
         if count
     ]
     if rows:
         print_table(console, (">coefficient", f"of {activity['sampled']:,} sampled prefixes", ">"), rows)
-
-
-def _bin(index: int, edges: list[float]) -> str:
-    """The bin's bounds in words; bin i counts edges[i-1] <= x < edges[i]."""
-    if index == 0:
-        return f"below {edges[0]:g}"
-    if index == len(edges):
-        return f"{edges[-1]:g} and more"
-    return f"{edges[index - 1]:.3g} to {edges[index]:.3g}"

@@ -83,7 +83,7 @@ def plain_line(report: ProgressReport) -> str:
         count = _number(done * scale) + ("" if total is None else f" of {_number(total * scale)}")
         words.append(f"{count} {unit}".strip() + (f" ({100 * done / total:.0f} %)" if total else ""))
     if report.rate is not None:
-        words.append(_rate(report.rate * scale, unit))
+        words.append(f"{_number(report.rate * scale)} {unit}".rstrip() + "/s")
     if report.left is not None:
         words.append(f"{spoken_time(report.left)} left")
     if note:
@@ -165,10 +165,6 @@ def in_unit(note: str) -> tuple[str, str, float]:
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:,.1f}"
-
-
-def _rate(value: float, unit: str) -> str:
-    return f"{_number(value)} {unit}/s" if unit else f"{_number(value)}/s"
 
 
 def spoken_time(seconds: float) -> str:

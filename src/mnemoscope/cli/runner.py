@@ -64,14 +64,6 @@ class _ClosedStream(io.StringIO):
         raise OSError(errno.EBADF, "it was closed before the command began")
 
 
-def _open_streams() -> None:
-    """Occupies the numbers of closed streams, so that no file of ours gets one, to which libraries would write."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
-            os.open(os.devnull, os.O_RDWR)  # the lowest free number
-            setattr(sys, name, _ClosedStream())
-
-
 def _drop(stream: TextIO) -> None:
     """Redirects a stream to the null device, so that the interpreter does not complain about unwritten data at exit."""
     with suppress(OSError):  # a stream without a number
@@ -144,7 +136,11 @@ def run(app: Callable[..., Any], arguments: list[str]) -> int:
     """Runs `app` on the arguments and returns the exit code; any error ends as one plain line."""
     options = arguments[: arguments.index("--")] if "--" in arguments else arguments
     debug, as_json = "--debug" in options, "--json" in options
-    _open_streams()
+    # The numbers of closed streams are occupied, so that no file of ours gets one, to which libraries would write.
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number
+            setattr(sys, name, _ClosedStream())
     for stream in (sys.stdout, sys.stderr):
         if reconfigure := getattr(stream, "reconfigure", None):
             reconfigure(errors="backslashreplace")

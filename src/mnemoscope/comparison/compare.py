@@ -94,9 +94,9 @@ def _compare_pair(
             row |= numbers
             changed.append(_describe(first, second, layer, features))
         if matches is not None:
-            own = matches.filter(pl.col("layer") == layer)
-            row |= {name: own[name].mean() for name in ("excess", "universal")}
-            row["left_out"] = row["memories"] - len(own)
+            matched = matches.filter(pl.col("layer") == layer)
+            row |= {name: matched[name].mean() for name in ("excess", "universal")}
+            row["left_out"] = row["memories"] - len(matched)
         layers.append(row)
     progress("comparing", len(layers), len(first.layers), "layers")
     every = pl.concat(changed) if changed else pl.DataFrame()
@@ -191,14 +191,18 @@ def excess_correlations(first: Atlas, second: Atlas, *, seed: int, progress: Pro
     """
     if not first.table("background").equals(second.table("background")):
         raise AtlasesDiffer(f"{first.path} and {second.path} have samples of different prefixes; mine with one --seed")
-    own = [_frequent(first, layer) for layer in first.layers]
-    units = _units(np.concatenate([rows for _, rows in own]))
+    ours = [_frequent(first, layer) for layer in first.layers]
+    units = _units(np.concatenate([rows for _, rows in ours]))
     correlation, control = np.full((2, len(units)), -1.0, np.float32)
     other = np.full(len(units), None, object)
     for done, layer in enumerate(second.layers):
         progress("correlating", done, len(second.layers), "layers")
         theirs, rows = _frequent(second, layer)
-        rotated, rows = _units(_rotate(rows, np.random.default_rng((seed, 12, layer)))), _units(rows)
+        generator, rotated = np.random.default_rng((seed, 12, layer)), np.empty_like(rows)
+        for group in np.array_split(generator.permutation(len(rows)), 1 + len(rows) // _ROTATED):
+            q, r = np.linalg.qr(generator.standard_normal((len(group), len(group))))
+            rotated[group] = (q * np.sign(np.diag(r))).astype(np.float32) @ rows[group]
+        rotated, rows = _units(rotated), _units(rows)
         for start in range(0, len(units) if theirs else 0, _ROWS):
             part = slice(start, start + _ROWS)
             products = units[part] @ rows.T
@@ -207,12 +211,12 @@ def excess_correlations(first: Atlas, second: Atlas, *, seed: int, progress: Pro
             correlation[part] = np.maximum(correlation[part], best)
             control[part] = np.maximum(control[part], (units[part] @ rotated.T).max(1))
     progress("correlating", len(second.layers), len(second.layers), "layers")
-    names = [name for every, _ in own for name in every]
-    layers = np.repeat(first.layers, [len(every) for every, _ in own])
+    names = [name for every, _ in ours for name in every]
+    layers = np.repeat(first.layers, [len(every) for every, _ in ours])
     columns = {"layer": layers, "memory": names, "other": [*other], "correlation": correlation, "control": control}
     excess = pl.col("correlation") - pl.col("control")
-    found = pl.DataFrame(columns, schema_overrides={"memory": pl.String, "other": pl.String})
-    return found.with_columns(excess=excess, universal=excess > UNIVERSAL)
+    frame = pl.DataFrame(columns, schema_overrides={"memory": pl.String, "other": pl.String})
+    return frame.with_columns(excess=excess, universal=excess > UNIVERSAL)
 
 
 def _frequent(atlas: Atlas, layer: int) -> tuple[list[str], Samples]:
@@ -228,14 +232,6 @@ def _units(rows: Samples) -> Samples:
     """The rows without their mean, of length 1: their products are Pearson's correlations."""
     centred = rows - rows.mean(1, keepdims=True)
     return np.asarray(centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-12))
-
-
-def _rotate(rows: Samples, generator: np.random.Generator) -> Samples:
-    rotated = np.empty_like(rows)
-    for group in np.array_split(generator.permutation(len(rows)), 1 + len(rows) // _ROTATED):
-        q, r = np.linalg.qr(generator.standard_normal((len(group), len(group))))
-        rotated[group] = (q * np.sign(np.diag(r))).astype(np.float32) @ rows[group]
-    return rotated
 
 
 LEAST_POSITIONS = 50
@@ -304,8 +300,8 @@ def jaccard_by_chance(first: LayerFeatures, second: LayerFeatures, generator: np
     memories = first.activity.height
     signs = generator.integers(1 + (first.signed or second.signed), size=PAIRS)
     one, step = generator.integers(memories, size=PAIRS), generator.integers(1, max(2, memories), size=PAIRS)
-    found = jaccard(first.places[signs, one], second.places[signs, (one + step) % memories])
-    return -1.0 if memories == 1 or np.isnan(found).all() else float(np.nanquantile(found, CHANCE))
+    indices = jaccard(first.places[signs, one], second.places[signs, (one + step) % memories])
+    return -1.0 if memories == 1 or np.isnan(indices).all() else float(np.nanquantile(indices, CHANCE))
 
 
 def compare_features(first: LayerFeatures, second: LayerFeatures, *, chance: float) -> pl.DataFrame:
@@ -315,11 +311,11 @@ def compare_features(first: LayerFeatures, second: LayerFeatures, *, chance: flo
     frames = []
     for number, sign in enumerate((1, -1) if first.signed or second.signed else (1,)):
         places = first.places[number], second.places[number]
-        found, died, born = jaccard(*places), first.lost_in(second, sign), second.lost_in(first, sign)
+        indices, died, born = jaccard(*places), first.lost_in(second, sign), second.lost_in(first, sign)
         in_both = (places[0] >= 0).any(1) & (places[1] >= 0).any(1)
-        kinds = {"died": died, "born": born, "repurposed": in_both & (found < REPURPOSED) & (found <= chance)}
+        kinds = {"died": died, "born": born, "repurposed": in_both & (indices < REPURPOSED) & (indices <= chance)}
         asked = [(one.edges(sign) >= 0) | (one.beyond(sign) == 0) for one in (first, second)]
-        columns = {"jaccard": found, "rate_before": first.rate(sign), "rate_after": second.rate(sign)}
+        columns = {"jaccard": indices, "rate_before": first.rate(sign), "rate_after": second.rate(sign)}
         columns |= {"kind": np.select([*kinds.values()], [*kinds], ""), "asked": asked[0] & asked[1]}
         frames.append(pl.DataFrame(columns).with_row_index("memory").with_columns(sign=pl.lit(sign, pl.Int8)))
     return pl.concat(frames).with_columns(pl.col("jaccard").fill_nan(None), pl.col("kind").replace("", None))

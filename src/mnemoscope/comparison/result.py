@@ -83,7 +83,7 @@ class AtlasComparison(Result):
 def saved_comparisons(atlas: Atlas) -> list[dict[str, Any]]:
     """The documents that `save` put into the atlas and nobody changed since."""
     listed = {atlas.path / path: entry for path, entry in recorded_hashes(atlas, COMPARISONS).items()}
-    whole = [path for path, own in listed.items() if path.is_file() and file_hash(path) == own["sha256"]]
+    whole = [path for path, entry in listed.items() if path.is_file() and file_hash(path) == entry["sha256"]]
     for path in whole:
         read_pairs(path)
     return [read_object(path) for path in whole]

@@ -29,10 +29,10 @@ def mean_cosines(models: Sequence[LanguageModel], layer: int, order: Any) -> dic
     """The mean cosines of keys (gated: gates), second keys and values; of the second model the memories in this
     `order`. None where a model has no such vectors, or of another size.
     """
-    found: dict[str, float | None] = {}
+    cosines: dict[str, float | None] = {}
     for name, kind in {"key_cosine": "keys", "up_cosine": "up_keys", "value_cosine": "values"}.items():
         first, second = (getattr(model, kind)(layer) for model in models)
         same = first is not None and second is not None and first.shape == second.shape
         with torch.inference_mode():
-            found[name] = float(cosine_similarity(first, second[order].to(first)).mean()) if same else None
-    return found
+            cosines[name] = float(cosine_similarity(first, second[order].to(first)).mean()) if same else None
+    return cosines

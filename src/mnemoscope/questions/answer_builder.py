@@ -18,23 +18,23 @@ ByLayer = Mapping[int | None, Estimate]
 
 
 class AnswerBuilder:
-    """Collects rows of declared numbers. `own` has the names and types of the question's own key columns, which are
+    """Collects rows of declared numbers. `keys` has the names and types of the question's own key columns, which are
     null by default.
     """
 
-    def __init__(self, question: Question, own: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, question: Question, keys: Mapping[str, Any] | None = None) -> None:
         self._names = {number.name for number in question.numbers}
-        self._own = dict(own or {})
+        self._keys = dict(keys or {})
         self._rows: list[tuple[Any, ...]] = []
 
-    def add(self, layer: int | None, name: str, estimate: Estimate, **own: Any) -> None:
+    def add(self, layer: int | None, name: str, estimate: Estimate, **keys: Any) -> None:
         """`layer` None is a total; a value that is not finite becomes null."""
         if name not in self._names:
             raise ValueError(f"{name} is not a number that the question declares")
-        if unknown := own.keys() - self._own.keys():
+        if unknown := keys.keys() - self._keys.keys():
             raise ValueError(f"{name}: {sorted(unknown)} are not columns of this answer")
         numbers = (_finite(estimate.value), int(estimate.count), _finite(estimate.low), _finite(estimate.high))
-        self._rows.append((layer, name, *numbers, *(own.get(column) for column in self._own)))
+        self._rows.append((layer, name, *numbers, *(keys.get(column) for column in self._keys)))
 
     def add_named(self, layer: int | None, estimates: Mapping[str, Estimate], *, prefix: str = "") -> None:
         for name, estimate in estimates.items():
@@ -48,7 +48,7 @@ class AnswerBuilder:
     def frame(self) -> pl.DataFrame:
         """Columns: `schema.ANSWER_COLUMNS`, then the own ones. Layers in insertion order, then totals."""
         rows = sorted(self._rows, key=lambda row: row[0] is None)
-        return pl.DataFrame(rows, schema=dict(EMPTY.schema) | self._own, orient="row")
+        return pl.DataFrame(rows, schema=dict(EMPTY.schema) | self._keys, orient="row")
 
 
 def _finite(value: float | None) -> float | None:
@@ -78,17 +78,17 @@ def estimate_keys(rows: pl.DataFrame) -> dict[str, Estimate]:
     agreement of keys, and of shuffled keys, with the token that activates them most. `rows` are of `roles`, or of
     `key_readings` under one lens. Memories without a trigger are left out.
     """
-    own, other = (rows.filter(pl.col(f"{name}_rank").is_not_null()) for name in ("trigger", "control"))
+    triggered, other = (rows.filter(pl.col(f"{name}_rank").is_not_null()) for name in ("trigger", "control"))
     on_text, shuffled = (share_first(rows[name].drop_nulls()) for name in ("text_rank", "shuffled_rank"))
     return {
-        "agreement": share_first(own["trigger_rank"]),
+        "agreement": share_first(triggered["trigger_rank"]),
         "control": share_first(other["control_rank"]),
         "on_text": on_text,
         "shuffled": shuffled,
         "above_control": difference(on_text, shuffled),
-        "rank": order_statistic(own["trigger_rank"].sort().to_numpy(), 0.5),
+        "rank": order_statistic(triggered["trigger_rank"].sort().to_numpy(), 0.5),
         "control_rank": order_statistic(other["control_rank"].sort().to_numpy(), 0.5),
-        "found": mean(own["triggers_found"]),
+        "found": mean(triggered["triggers_found"]),
         "control_found": mean(other["controls_found"]),
     }
 

@@ -131,10 +131,10 @@ def read_only_answers(atlas: Atlas, questions: Sequence[str], *, anew: bool = Fa
             f" `mnemoscope report {shlex.quote(str(atlas.path))} --out DIR`"
         )
     unanswered = _try_each(lacking, lambda question: make_answer(atlas, question), ignore_progress)[1]
-    found = {question: json.loads(stored[question][0]) for question in questions if question not in unanswered}
-    if not found:
+    documents = {question: json.loads(stored[question][0]) for question in questions if question not in unanswered}
+    if not documents:
         raise AtlasUnfinished(next(iter(unanswered.values())))
-    return Answers(found, unanswered)
+    return Answers(documents, unanswered)
 
 
 def _try_each(
@@ -196,7 +196,7 @@ def load_answers(atlas: Atlas, *, keep: bool = True, progress: Progress = ignore
 
     made, reasons = _try_each(lacking, make, progress)
     reasons |= _try_each([question for question in outdated if question in without], make, ignore_progress)[1]
-    answered = made | {question: _parse(own) for question, own in stored.items() if own and question not in lacking}
+    answered = made | {one: _parse(files) for one, files in stored.items() if files and one not in lacking}
     answers = {one: _answer(atlas, one, answered.get(one), reasons.get(one, "")) for one in QUESTIONS}
     cases = answered[COMPOSITIONS].cases if COMPOSITIONS in answered else None
     return LoadedAnswers(answers, cases, tuple(made), atlas)
@@ -204,8 +204,8 @@ def load_answers(atlas: Atlas, *, keep: bool = True, progress: Progress = ignore
 
 def stored_answers(atlas: Atlas) -> dict[str, Answer]:
     """The stored answers, current or not, in the paper's order; computes nothing."""
-    stored = {question: _parse(own) if own else None for question, own in _read_answers(atlas).items()}
-    return {one: _answer(atlas, one, own, "" if own else _remedy(atlas, one)) for one, own in stored.items()}
+    stored = {question: _parse(files) if files else None for question, files in _read_answers(atlas).items()}
+    return {one: _answer(atlas, one, made, "" if made else _remedy(atlas, one)) for one, made in stored.items()}
 
 
 def _remedy(atlas: Atlas, question: str) -> str:
@@ -218,8 +218,10 @@ def answers_with(atlas: Atlas, question: str) -> dict[str, Answer]:
     """The stored answers with a current one of `question`, which is not stored."""
     contents = _read_answers(atlas)
     made = None if _is_current(atlas, question, contents.get(question, ())) else make_answer(atlas, question)
-    stored = {one: made if one == question and made else _parse(own) if own else None for one, own in contents.items()}
-    return {one: _answer(atlas, one, own, "not asked for") for one, own in stored.items()}
+    stored = {one: _parse(files) if files else None for one, files in contents.items()}
+    if made:
+        stored[question] = made
+    return {one: _answer(atlas, one, files, "not asked for") for one, files in stored.items()}
 
 
 def all_are_current(atlas: Atlas) -> bool:
@@ -250,16 +252,16 @@ def _read_answers(atlas: Atlas) -> dict[str, list[bytes]]:
     """The bytes of each answer's files; none if one is missing, has not the manifest's hash, or is no answer."""
     covering = recorded_hashes(atlas, SIDE)
     read = {question: _read(atlas, answer_files(question), covering) or [] for question in QUESTIONS}
-    return {question: own if own and _is_answer(question, own) else [] for question, own in read.items()}
+    return {question: files if files and _is_answer(question, files) else [] for question, files in read.items()}
 
 
 def _is_answer(question: str, contents: Sequence[bytes]) -> bool:
     try:
-        found = _parse(contents)
+        stored = _parse(contents)
     except (OSError, RecursionError, ValueError, pl.exceptions.PolarsError):
         return False
-    known = isinstance(found.document, dict) and found.document.get("question") == question
-    return known and list(found.table.schema.items())[: len(EMPTY.schema)] == list(EMPTY.schema.items())
+    is_named = isinstance(stored.document, dict) and stored.document.get("question") == question
+    return is_named and list(stored.table.schema.items())[: len(EMPTY.schema)] == list(EMPTY.schema.items())
 
 
 def _read(atlas: Atlas, paths: Sequence[str], covering: Mapping[str, Any]) -> list[bytes] | None:

@@ -184,9 +184,9 @@ class Answer:
         finite = self.table.filter(pl.col("value").is_finite()).to_dicts()
         rows: dict[str, list[Row]] = {columns["name"]: [] for columns in finite}
         for columns in finite:
-            known = {column: columns.pop(column) for column in EMPTY.columns}
-            form = self.question.number(known["name"]).form
-            rows[known["name"]].append(Row(**known, own=columns, form=form))
-        for own in rows.values():
-            own.sort(key=lambda row: (row.layer is None, row.layer or 0))
+            shared = {column: columns.pop(column) for column in EMPTY.columns}
+            form = self.question.number(shared["name"]).form
+            rows[shared["name"]].append(Row(**shared, own=columns, form=form))
+        for of_name in rows.values():
+            of_name.sort(key=lambda row: (row.layer is None, row.layer or 0))
         return rows

@@ -198,8 +198,10 @@ class Predictions:
         draws = self._resamples.ratio_draws(above, below)
         parts = zip([*self.layers, None], above.sum(0), below.sum(0), counts, draws.T, strict=True)
         return {
-            key: ResampledValue(float(top / bottom) if bottom > 0 else None, int(count), *ends(own), draws=own)
-            for key, top, bottom, count, own in parts
+            key: ResampledValue(
+                float(top / bottom) if bottom > 0 else None, int(count), *ends(resampled), draws=resampled
+            )
+            for key, top, bottom, count, resampled in parts
         }
 
     def _sums(self, values: NDArray[np.float64]) -> NDArray[np.float64]:

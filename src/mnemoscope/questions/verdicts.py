@@ -63,10 +63,10 @@ def each_layer_between(name: str, least: float, most: float) -> Test:
 
 def every(verdicts: Iterable[Verdict]) -> Verdict | None:
     """No if one says no, yes if all say yes, else undecided; None if there are none."""
-    known = list(verdicts)
-    if not known:
+    given = list(verdicts)
+    if not given:
         return None
-    return "no" if "no" in known else "undecided" if "undecided" in known else "yes"
+    return "no" if "no" in given else "undecided" if "undecided" in given else "yes"
 
 
 def correct_intervals(rows: Sequence[Row], looks: int | None = None) -> list[Row]:

@@ -43,7 +43,7 @@ class BlockPredictions:
 
 
 def predict_blocks(model: LanguageModel, blocks: list[PromptStreams], count: int, *, changed: bool) -> BlockPredictions:
-    """The `count` best predictions of all streams(if `changed`) or NotFinite."""
+    """The `count` best predictions of all streams; raises InterventionError (if `changed`) or NotFinite."""
     length, readout = len(blocks[0].residual), SharedReadout.of(model)
     residual, update, output = (torch.cat([getattr(b, name).to(model.device) for b in blocks]) for name in STREAMS)
     predictions: dict[str, list[Predictions]]
@@ -55,14 +55,14 @@ def predict_blocks(model: LanguageModel, blocks: list[PromptStreams], count: int
         predictions = {name: [] for name in STREAMS}
         voted = list[Tensor]()
         for scores, vote in _shared_scores(model, readout, residual, update, output):
-            for name, own in zip(STREAMS, scores, strict=True):
-                predictions[name] += read_predictions(own, count, model.vocabulary()[0], changed=changed)
+            for name, of_stream in zip(STREAMS, scores, strict=True):
+                predictions[name] += read_predictions(of_stream, count, model.vocabulary()[0], changed=changed)
             voted.append(vote)
         votes = torch.cat(voted)
         # The model's own readout of its last block, as in `generate`.
         predictions["output"][-length:] = best_predictions(model, output[-length:], count, changed=changed)
     keys = [(layer, j) for layer in range(len(blocks)) for j in range(length)]
-    predicted = {(name, *key): one for name, own in predictions.items() for key, one in zip(keys, own, strict=True)}
+    predicted = {(name, *key): one for name, best in predictions.items() for key, one in zip(keys, best, strict=True)}
     return BlockPredictions(predicted, list(torch.split(votes, length)))
 
 
@@ -77,4 +77,4 @@ def _shared_scores(
         of_residual, of_update, weights = readout.multiply(*three, out=room)
         vote = top(of_update, 1)[0][:, 0]
         of_output = readout.add_up(of_residual, of_update, weights, three[2], out=scratch[: len(vote)])
-        yield (readout.finish(readout.add_offset(own)) for own in (of_residual, of_update, of_output)), vote
+        yield (readout.finish(readout.add_offset(scores)) for scores in (of_residual, of_update, of_output)), vote

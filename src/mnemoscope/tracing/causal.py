@@ -62,9 +62,9 @@ class CausalCheck:
     table: pl.DataFrame
 
     def to_dict(self) -> dict[str, Any]:
-        own = {name: plain(value) for name, value in vars(self).items()}
-        last = {"own_tokens": own.pop("own"), "rows": own.pop("table")}
-        return own | last
+        entries = {name: plain(value) for name, value in vars(self).items()}
+        last = {"own_tokens": entries.pop("own"), "rows": entries.pop("table")}
+        return entries | last
 
     def __repr__(self) -> str:
         return f"<CausalCheck of {self.memory} on {self.triggers} triggers; print it to read it>"
@@ -123,24 +123,24 @@ def causal_check(
         )
     if not force:
         require_model_of(model, atlas)
-    chosen = atlas[memory].id
-    check(model, [Intervention(chosen)])
-    prefixes = _prefixes(model, atlas, chosen, sign=sign, count=triggers)
-    number = atlas.number(chosen)
+    named = atlas[memory].id
+    check(model, [Intervention(named)])
+    prefixes = _prefixes(model, atlas, named, sign=sign, count=triggers)
+    number = atlas.number(named)
     with torch.inference_mode():
         place = torch.tensor([number], device=model.device)
-        folded = folded_values(model, chosen.layer, place, torch.full_like(place, sign))
-        own = top(model.scorer().scores(folded), tokens)[0][0]
-    generator = np.random.default_rng((seed, chosen.layer, number))
+        folded = folded_values(model, named.layer, place, torch.full_like(place, sign))
+        own_tokens = top(model.scorer().scores(folded), tokens)[0][0]
+    generator = np.random.default_rng((seed, named.layer, number))
     changes = np.full((len(prefixes), 1 + controls, len(MEASURES)), np.nan)
     stronger = np.ones((len(prefixes), controls))
     every: set[int] = set()
     missing = 0
     for row, (words, following) in enumerate(prefixes):
-        sizes = contributions_of(model, words, [chosen.layer])[chosen.layer][model.reading.last]
+        sizes = contributions_of(model, words, [named.layer])[named.layer][model.reading.last]
         drawn = [draw_control(sizes, number, barred=(), generator=generator) for _ in range(controls)]
         others = sorted({other for other in drawn if other is not None})
-        change = _changes(model, words, following, chosen.layer, [number, *others], own, at=at)
+        change = _changes(model, words, following, named.layer, [number, *others], own_tokens, at=at)
         changes[row, 0] = change[0]
         for draw, other in enumerate(drawn, 1):
             if other is not None:
@@ -150,14 +150,14 @@ def causal_check(
         missing += drawn.count(None)
     texts = model.vocabulary()[0]
     return CausalCheck(
-        chosen,
+        named,
         sign,
         at,
         seed,
         len(prefixes),
-        tuple(atlas.name(chosen.layer, other) for other in sorted(every)),
+        tuple(atlas.name(named.layer, other) for other in sorted(every)),
         missing,
-        tuple(Token(id, texts[id]) for id in own.tolist()),
+        tuple(Token(id, texts[id]) for id in own_tokens.tolist()),
         summarise_changes(changes, stronger, seed=seed),
     )
 
@@ -171,8 +171,8 @@ def _prefixes(
         raise InterventionError(
             f"{memory} has no trigger in {atlas.path}: its coefficient was never {kind} zero there; choose another one"
         )
-    known = rows.filter(pl.col("next_token").is_not_null()).sort("rank", descending=True)
-    following = dict(zip(known["prefix_group"].to_list(), known["next_token"].to_list(), strict=True))
+    followed = rows.filter(pl.col("next_token").is_not_null()).sort("rank", descending=True)
+    following = dict(zip(followed["prefix_group"].to_list(), followed["next_token"].to_list(), strict=True))
     rows = rows.filter(pl.col("rank") == pl.col("prefix_group")).sort("rank").head(count)
     prefixes = atlas.prefixes(rows.select("sentence", "position").rows())
     pairs = []
@@ -189,11 +189,13 @@ def _changes(
     following: int | None,
     layer: int,
     zeroed: list[int],
-    own: Tensor,
+    own_tokens: Tensor,
     *,
     at: str,
 ) -> Floats:
-    """After less before of every measure, `[run, measure]`, on one trigger; each run zeroes one memory."""
+    """After less before of the MEASURES, `[run, measure]`, on one trigger; each run zeroes one memory. NaN without a
+    next token.
+    """
     ids = ids_of(model, words)
     parts = []
     for start in range(0, len(zeroed), BUDGET.ablations):
@@ -210,19 +212,12 @@ def _changes(
 
         with model.lock, torch.inference_mode(), overwrite_coefficients(model, {layer: zero}):
             scores = model.scores(last_streams(model, batch), projection="lens").double().log_softmax(1)
-        values = _measures(scores, own, following)
+        ours = scores[:, own_tokens]
+        then = torch.full_like(ours[:, 0], torch.nan) if following is None else scores[:, following]
+        measures = (ours.exp().sum(1), ours.mean(1), ours[:, 0].exp(), ours[:, 0], then.exp(), then)
+        values: Floats = torch.stack(measures, 1).cpu().numpy()
         parts.append(values[1:] - values[:1])
     return np.concatenate(parts)
-
-
-def _measures(log_p: Tensor, own: Tensor, following: int | None) -> Floats:
-    """The MEASURES `[row, measure]` of log-probabilities `[row, vocab]`; NaN without a next token."""
-    ours = log_p[:, own]
-    nothing = torch.full_like(ours[:, 0], torch.nan)
-    then = nothing if following is None else log_p[:, following]
-    columns = (ours.exp().sum(1), ours.mean(1), ours[:, 0].exp(), ours[:, 0], then.exp(), then)
-    values: Floats = torch.stack(columns, 1).cpu().numpy()
-    return values
 
 
 def summarise_changes(changes: Floats, stronger: Floats, *, seed: int) -> pl.DataFrame:
@@ -239,10 +234,10 @@ def summarise_changes(changes: Floats, stronger: Floats, *, seed: int) -> pl.Dat
     for index, measure in enumerate(MEASURES):
         parts = (("memory", ours), ("controls", others), ("difference", ours - others))
         for name, values in parts:
-            known = values[:, index][np.isfinite(values[:, index])]
-            alone = name == "difference" and len(known) > 0
+            finite = values[:, index][np.isfinite(values[:, index])]
+            alone = name == "difference" and len(finite) > 0
             size = math.sqrt(np.nanmean(np.square(each[:, :, index] * stronger))) if alone else 0.0
-            rows.append({"measure": measure, "of": name, **_mean(known, seed=seed, spread=Z * size)})
+            rows.append({"measure": measure, "of": name, **_mean(finite, seed=seed, spread=Z * size)})
     numbers = dict.fromkeys(("mean", "low", "high"), pl.Float64)
     return pl.DataFrame(rows, schema={"measure": pl.String, "of": pl.String, **numbers, "count": pl.Int64})
 

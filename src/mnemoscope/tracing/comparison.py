@@ -103,7 +103,7 @@ class Comparison(Result):
     def text(self, *, position: int | None = None, shown: int = 10, memories: int = 2) -> str:
         """The comparison as text; `position` as for `Trace.text`."""
         count = len(self.differences)
-        chosen = choose_position(len(self.before.positions), position)
+        index = choose_position(len(self.before.positions), position)
         moved = sum(difference.changed for difference in self.differences)
         lines = [
             "Before and after " + ", ".join(map(str, self.interventions)),
@@ -123,16 +123,16 @@ class Comparison(Result):
             first, second = (prediction_text(at.prediction[0]) for at in (old, new))
             mark = " *" if difference.changed else ""
             rows.append([str(old.position), show_token(old.token.text), first, second + mark, f"{difference.kl:.4f}"])
-        lines += [*table(columns, rows), "", f"Probabilities after position {chosen}"]
+        lines += [*table(columns, rows), "", f"Probabilities after position {index}"]
         columns = [("token", "left", 30), ("before", "right", 8), ("after", "right", 8), ("change", "right", 8)]
-        ordered = sorted(self.differences[chosen].shifts, key=lambda shift: -max(shift.before, shift.after))[:shown]
+        ordered = sorted(self.differences[index].shifts, key=lambda shift: -max(shift.before, shift.after))[:shown]
         rows = [[show_token(s.token.text), f"{s.before:.4f}", f"{s.after:.4f}", f"{s.change:+.4f}"] for s in ordered]
         lines += table(columns, rows)
         for name, generated in (("before", self.generated_before), ("after", self.generated_after)):
             if generated is not None:
                 lines += ["", f"Continued {name}:", *continuation_lines(generated.steps)]
         for name, one in (("Before", self.before), ("After", self.after)):
-            head, *rest = layer_lines(one.positions[chosen], one.places, memories)
+            head, *rest = layer_lines(one.positions[index], one.places, memories)
             lines += ["", f"{name}. {head}", *rest]
         return "\n".join(lines)
 
@@ -176,10 +176,10 @@ def compare(
         raise InterventionError("there is no change to compare; give at least one, such as L10.M222=0")
     check(model, changes)
     own_tokens = model.prompt_tokens(prompt)
-    before, after = (trace(model, prompt, top=top, memories=memories, interventions=own) for own in ((), changes))
+    before, after = (trace(model, prompt, top=top, memories=memories, interventions=made) for made in ((), changes))
     streams = []
-    for own in ((), changes):
-        with model.lock, torch.inference_mode(), intervene(model, own):
+    for made in ((), changes):
+        with model.lock, torch.inference_mode(), intervene(model, made):
             streams.append(run_blocks(model, own_tokens)[1])
     texts = model.vocabulary()[0]
     differences = []
@@ -188,10 +188,10 @@ def compare(
         first, second = (one.positions[j].prediction[0].token for one in (before, after))
         differences.append(Difference(j, first, second, first.id != second.id, kl, shifts))
 
-    def write(own: tuple[Intervention, ...]) -> Generated | None:
+    def write(made: tuple[Intervention, ...]) -> Generated | None:
         if not tokens:
             return None
-        steps = tuple(generate(model, prompt, tokens=tokens, interventions=own, temperature=temperature, seed=seed))
+        steps = tuple(generate(model, prompt, tokens=tokens, interventions=made, temperature=temperature, seed=seed))
         return Generated(continuation(model, steps), steps)
 
     asked = {**after.made_by["options"], "tokens": tokens, "temperature": temperature}
@@ -209,7 +209,7 @@ def compare_streams(
             old, new = (one.double().log_softmax(1) for one in scores)
             kl = (old.exp() * (old - new).nan_to_num(0.0)).sum(1).clamp(min=0).tolist()
             best = torch.cat([best_of(one, count)[0] for one in scores], 1).tolist()
-        for row, chosen in enumerate(best):
-            ids = list(dict.fromkeys(chosen))
+        for row, tokens in enumerate(best):
+            ids = list(dict.fromkeys(tokens))
             shares = zip(ids, old[row, ids].exp().tolist(), new[row, ids].exp().tolist(), strict=True)
             yield kl[row], list(shares)

@@ -24,8 +24,9 @@ def contributions_of(model: LanguageModel, words: list[int], layers: Iterable[in
     """By layer, |m_i| norm(v_i) `[position, memory]` in a run of the words, with the beginning token's position."""
     sizes: dict[int, Floats] = {}
 
-    def keep(layer: int, own: Tensor) -> None:
-        sizes[layer] = contributions(own[0], value_norms(model, layer).to(own.device)).cpu().numpy()
+    def keep(layer: int, coefficients: Tensor) -> None:
+        norms = value_norms(model, layer).to(coefficients.device)
+        sizes[layer] = contributions(coefficients[0], norms).cpu().numpy()
 
     with model.lock, torch.inference_mode(), read_coefficients(model, keep, layers=sorted(set(layers))):
         model.backbone(ids_of(model, words))

@@ -4,7 +4,7 @@ The changes are removed when the block ends, also after an exception, and act on
 there not in other coroutines.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -63,31 +63,25 @@ def intervene(
     with hold_model(model, steadily=False):
         changes = interventions_of(interventions, how=how, at=at)
         check(model, changes)
-        with overwrite_coefficients(model, _by_layer(model, changes), own_thread=True):
+        by_layer: dict[int, list[tuple[int, Intervention]]] = {}
+        for change in changes:
+            number = model.numbering(change.memory.layer).number(change.memory)
+            assert number is not None
+            by_layer.setdefault(change.memory.layer, []).append((number, change))
+        overwriting = {layer: partial(_overwrite, model, numbered) for layer, numbered in by_layer.items()}
+        with overwrite_coefficients(model, overwriting, own_thread=True):
             yield changes
 
 
-def _by_layer(model: LanguageModel, changes: Sequence[Intervention]) -> dict[int, Callable[[Tensor], Tensor]]:
-    by_layer: dict[int, list[tuple[int, Intervention]]] = {}
-    for change in changes:
-        number = model.numbering(change.memory.layer).number(change.memory)
-        assert number is not None
-        by_layer.setdefault(change.memory.layer, []).append((number, change))
-    return {layer: partial(_overwrite, model, own) for layer, own in by_layer.items()}
-
-
 def _overwrite(model: LanguageModel, changes: list[tuple[int, Intervention]], coefficients: Tensor) -> Tensor:
-    out, first, last = coefficients.clone(), model.reading.offset - model.begun, model.reading.last
+    out, first = coefficients.clone(), model.reading.offset - model.begun
     for number, change in changes:
-        place = out[:, _columns(change.at, first=first, last=last, length=out.shape[1]), number]
+        at_last = out.shape[1] + model.reading.last
+        start = at_last if change.at == "last" else first + (0 if change.at == "all" else int(change.at))
+        # Never the beginning token, which is before `first`.
+        place = out[:, max(first, start, 0) :, number]
         (place.fill_ if change.how == "set" else place.mul_)(change.value)
     return out
-
-
-def _columns(at: At, *, first: int, last: int, length: int) -> slice:
-    """The positions of a run that a change covers; never that of the beginning token, which is before `first`."""
-    start = length + last if at == "last" else first + (0 if at == "all" else int(at))
-    return slice(max(first, start, 0), length)
 
 
 def as_python(model: str, prompt: str, interventions: Interventions, *, opening: ModelOptions = AS_USUAL) -> str:

@@ -67,16 +67,16 @@ class LogitSum(Record):
 
 def logit_sums(model: LanguageModel, tokens: list[int], predicted: list[int]) -> tuple[LogitSum, ...]:
     """For each position, the sum behind the predicted token's logit; active changes (`intervene`) apply."""
-    own = model.reading.own(len(tokens))
+    columns = model.reading.own(len(tokens))
     attention = find_attention(model)
-    parts = StreamParts[None](model, lambda tensor: tensor[0, own], weigh=Tensor.float)
+    parts = StreamParts[None](model, lambda tensor: tensor[0, columns], weigh=Tensor.float)
     final: list[Tensor] = []
     with (
         torch.inference_mode(),
         eager_attention(model),
         read_attention(model, attention, parts.note),
         read_blocks(model, parts.keep),
-        read_final(model, lambda stream: final.append(stream[0, own].clone().to(model.device))),
+        read_final(model, lambda stream: final.append(stream[0, columns].clone().to(model.device))),
     ):
         model.backbone(ids_of(model, tokens))
     logits = TokenLogits(model)
@@ -88,12 +88,12 @@ def logit_sums(model: LanguageModel, tokens: list[int], predicted: list[int]) ->
     mixed, mixed_above = split.attention[:, 0].tolist(), (split.attention[:, 0] - split.attention[:, 1]).tolist()
 
     def layer_part(layer: int, j: int) -> LayerPart:
-        known = attention[layer].separable
+        separable = attention[layer].separable
         return LayerPart(
             layer,
-            mixed[layer][j] if known else None,
+            mixed[layer][j] if separable else None,
             ffn[layer][j],
-            mixed_above[layer][j] if known else None,
+            mixed_above[layer][j] if separable else None,
             above[layer][j],
             counted[layer][j] if layer in counted else None,
             looked[layer][j] if layer in looked else (),
@@ -113,11 +113,11 @@ def most_attended(model: LanguageModel, tokens: list[int], weights: Tensor) -> l
     first, texts, read = model.reading.offset, model.vocabulary()[0], model.reading.frame(tokens)
     shares, places = weights.mean(1).sort(dim=1, descending=True, stable=True)
     rows = []
-    for own, where in zip(shares[:, :SHOWN].tolist(), places[:, :SHOWN].tolist(), strict=True):
+    for weighed, where in zip(shares[:, :SHOWN].tolist(), places[:, :SHOWN].tolist(), strict=True):
         rows.append(
             tuple(
                 AttendedToken(Token(read[at], texts[read[at]]), at - first if at >= first else None, share)
-                for share, at in zip(own, where, strict=True)
+                for share, at in zip(weighed, where, strict=True)
                 if share > 0
             )
         )

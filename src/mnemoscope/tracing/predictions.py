@@ -104,26 +104,26 @@ def generate(
             f"tokens={tokens}, temperature={temperature}, likely={likely} is not possible; "
             "tokens and temperature must be 0 or more, likely 1 or more"
         )
-    own = model.prompt_tokens(prompt)
+    prompted = model.prompt_tokens(prompt)
     changes = interventions_of(interventions)
     check(model, changes)
 
     def steps() -> Iterator[Step]:
-        words, texts = list(own), model.vocabulary()[0]
+        words, texts = list(prompted), model.vocabulary()[0]
         chance = torch.Generator().manual_seed(seed)
         greedy = temperature == 0 and not any(change.at == "last" for change in changes)
         run = CachedRun(model, keep=cached and greedy)
-        for _ in range(min(tokens, model.longest - len(own))):
+        for _ in range(min(tokens, model.longest - len(prompted))):
             with hold_model(model), model.lock, torch.inference_mode(), intervene(model, changes):
                 stream, best = run.predict(words, likely, changed=bool(changes))
-                chosen, probability = best[0].token.id, best[0].probability
+                token, probability = best[0].token.id, best[0].probability
                 if temperature > 0:
                     scores = model.scores(stream, projection="lens")[0].double().cpu()
-                    chosen = int(torch.multinomial((scores / temperature).softmax(0), 1, generator=chance))
-                    probability = float(scores.softmax(0)[chosen])
-            words.append(chosen)
-            end = chosen in model.ends or len(words) == model.longest
-            yield Step(len(words) - 1, Token(chosen, texts[chosen]), probability, best, end)
+                    token = int(torch.multinomial((scores / temperature).softmax(0), 1, generator=chance))
+                    probability = float(scores.softmax(0)[token])
+            words.append(token)
+            end = token in model.ends or len(words) == model.longest
+            yield Step(len(words) - 1, Token(token, texts[token]), probability, best, end)
             if end:
                 return
 
@@ -172,13 +172,13 @@ class CachedRun:
         self._works &= model.fingerprint == self._fingerprint
         if self._works:
             try:
-                found = last_streams(model, ids[:, begun:], past=self._past)
+                stream = last_streams(model, ids[:, begun:], past=self._past)
                 self._works = self._past.get_seq_length() == ids.shape[1]
             except _FAILURES:
                 self._works = False
             if self._works and begun and not self._proved:
-                self._works = self._proved = same(found, last_streams(model, ids))
-        return found if self._works else last_streams(model, ids)
+                self._works = self._proved = same(stream, last_streams(model, ids))
+        return stream if self._works else last_streams(model, ids)
 
 
 def continuation(model: LanguageModel, steps: tuple[Step, ...]) -> str:

@@ -71,10 +71,10 @@ def prediction_text(prediction: Prediction, *, width: int | None = None) -> str:
 
 def choose_position(count: int, position: int | None) -> int:
     """The index of a position; negative ones count from the end, None is the last."""
-    chosen = count - 1 if position is None else position + count if position < 0 else position
-    if not 0 <= chosen < count:
+    index = count - 1 if position is None else position + count if position < 0 else position
+    if not 0 <= index < count:
         raise PromptError(f"position {position} is not in the prompt, which has positions 0 to {count - 1}")
-    return chosen
+    return index
 
 
 def position_lines(positions: Sequence[Position]) -> list[str]:

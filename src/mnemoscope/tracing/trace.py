@@ -78,10 +78,10 @@ class Trace(Result):
         `position` counts from 0; negative ones from the end, and None is the last. Raises PromptError for a position
         that the prompt does not have.
         """
-        chosen = self.positions[choose_position(len(self.positions), position)]
+        asked = self.positions[choose_position(len(self.positions), position)]
         about = [self._about(), *(["with " + self._changes()] if self.interventions else [])]
-        layers = layer_lines(chosen, self.places, memories)
-        written = ["", *sum_lines(chosen, self.logits[chosen.position])] if self.logits else []
+        layers = layer_lines(asked, self.places, memories)
+        written = ["", *sum_lines(asked, self.logits[asked.position])] if self.logits else []
         start = [*about, "", *position_lines(self.positions), ""]
         return "\n".join([*start, *layers, *written])
 
@@ -145,15 +145,15 @@ def trace(
 
 def run_blocks(model: LanguageModel, tokens: list[int]) -> tuple[list[PromptStreams], Tensor]:
     """One forward of the prompt; every layer's streams and coefficients at its own positions, and the final stream."""
-    own = model.reading.own(len(tokens))
+    columns = model.reading.own(len(tokens))
     streams: dict[int, PromptStreams] = {}
     final: list[Tensor] = []
 
     def keep(layer: int, block: Block) -> None:
         parts = (block.residual, block.ffn_update, block.layer_output, block.coefficients)
-        streams[layer] = PromptStreams(*(part[0, own].clone() for part in parts))
+        streams[layer] = PromptStreams(*(part[0, columns].clone() for part in parts))
 
-    with read_blocks(model, keep), read_final(model, lambda stream: final.append(stream[0, own].clone())):
+    with read_blocks(model, keep), read_final(model, lambda stream: final.append(stream[0, columns].clone())):
         model.backbone(ids_of(model, tokens))
     return [streams[layer] for layer in range(model.sizes.layers)], final[0]
 
@@ -174,8 +174,8 @@ def _layer_states(
     voted = votes(model, codes)
     texts = model.vocabulary()[0]
     states = []
-    for layer, own in enumerate(columns):
-        rows = zip(*(column.tolist() for column in (voted[layer], read.votes[layer], *own)), strict=True)
+    for layer, of_layer in enumerate(columns):
+        rows = zip(*(column.tolist() for column in (voted[layer], read.votes[layer], *of_layer)), strict=True)
         naming = model.numbering(layer)
         states.append(tuple(_layer_state(layer, j, read, row, texts, naming) for j, row in enumerate(rows)))
     return tuple(states)

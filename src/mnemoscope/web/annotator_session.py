@@ -50,10 +50,10 @@ def known_annotator(site: OneSite, request: Request) -> "Annotator | None":
 MaybeAnnotator = Annotated[Any, Depends(known_annotator)]
 
 
-def annotator_of(known: MaybeAnnotator) -> "Annotator":
-    if known is None:
+def annotator_of(maybe: MaybeAnnotator) -> "Annotator":
+    if maybe is None:
         raise HTTPException(401, "Nobody judges in this browser yet; open the link of your invitation.")
-    annotator: Annotator = known
+    annotator: Annotator = maybe
     return annotator
 
 

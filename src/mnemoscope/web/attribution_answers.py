@@ -51,10 +51,10 @@ def attribution(
         attributor.progress, top = stop_if(cancelled), PUSHING if until == "effects" else LISTED
         try:
             with hold_model(model), model.lock, intervene(model, changes):
-                found = attributor.summary(prompt, by="ablation", top=top, atlas=None, origin=origin, until=until)
+                answer = attributor.summary(prompt, by="ablation", top=top, atlas=None, origin=origin, until=until)
         finally:
             attributor.forget()
-        return found.to_dict()
+        return answer.to_dict()
 
     attributor = worker.answer(
         ("attributor", *asked), ask, places=lambda one: sum(one.grid.memories) * 12 // CACHED_BYTES
@@ -82,8 +82,8 @@ def run_difference(
         options = {"prompt": prompt, "other_prompt": other, "target": target, "against": against}
         origin = made_by(model=[model.fingerprint, second.fingerprint], atlas=None, options=options, seed=0)
         with Differ(model, second, progress=stop_if(cancelled)) as differ:
-            found = differ.explain(parting, both=True, top=LISTED, patched=patched)
-        return replace(found, made_by=origin).to_dict()
+            answer = differ.explain(parting, both=True, top=LISTED, patched=patched)
+        return replace(answer, made_by=origin).to_dict()
 
     parting = worker.answer(("parting", *asked), find)
     return worker.answer(("difference", *asked, patched), make, aside=patched)
@@ -101,24 +101,24 @@ def dominant_memories(
         with hold_model(model), model.lock, torch.inference_mode(), intervene(model, changes):
             blocks, _final = run_blocks(model, read_prompt(model, prompt))
             here = [block.coefficients[position].double().cpu() for block in blocks]
-            shares = [None if peak is None else _own_shares(own, *peak) for own, peak in zip(here, peaks, strict=True)]
+            shares = [None if peak is None else _own_shares(m, *peak) for m, peak in zip(here, peaks, strict=True)]
             best = [nothing if share is None else share.argsort(descending=True, stable=True)[:TOP] for share in shares]
-            said = votes(model, [vote_codes(at, own[at]) for at, own in zip(best, here, strict=True)])
+            voted = votes(model, [vote_codes(at, m[at]) for at, m in zip(best, here, strict=True)])
         return [
             None
             if share is None
             else [
                 {
                     "memory": str(model.numbering(layer).name(layer, at)),
-                    "sign": 1 if own[at] > 0 else -1,
-                    "coefficient": float(own[at]),
+                    "sign": 1 if m[at] > 0 else -1,
+                    "coefficient": float(m[at]),
                     "own_share": float(share[at]),
                     "vote": {"id": vote, "text": texts[vote]},
                 }
-                for at, vote in zip(best[layer].tolist(), said[layer].tolist(), strict=True)
+                for at, vote in zip(best[layer].tolist(), voted[layer].tolist(), strict=True)
                 if share[at] > 0
             ]
-            for layer, (own, share) in enumerate(zip(here, shares, strict=True))
+            for layer, (m, share) in enumerate(zip(here, shares, strict=True))
         ]
 
     return worker.answer(("dominant", prompt, changes, position, state), make, places=len)

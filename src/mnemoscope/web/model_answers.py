@@ -69,11 +69,11 @@ def heat_map(worker: ModelWorker, prompt: str, changes: Changes, stream: str) ->
             ends = split_rows(model, last)
             final = torch.cat([top(model.scores(end, projection="lens"), 1)[0][:, 0] for end in ends])
             rows = split_rows(model, torch.cat([getattr(block, stream).to(model.device) for block in blocks]))
-            for row, own in zip(rows, split_rows(model, final.repeat(len(blocks))), strict=True):
+            for row, finals in zip(rows, split_rows(model, final.repeat(len(blocks))), strict=True):
                 scores = model.scores(row, projection="lens")
-                ranks += rank_of(scores, own).tolist()
+                ranks += rank_of(scores, finals).tolist()
                 terms = (scores - scores.amax(1, keepdim=True)).exp()
-                shares += (terms.gather(1, own[:, None])[:, 0] / terms.sum(1)).tolist()
+                shares += (terms.gather(1, finals[:, None])[:, 0] / terms.sum(1)).tolist()
         lines = [slice(start, start + len(tokens)) for start in range(0, len(ranks), len(tokens))]
         return {
             "stream": stream,
@@ -92,7 +92,7 @@ def continue_prompt(
     """
 
     def make(model: LanguageModel, cancelled: Cancelled) -> dict[str, Any]:
-        own = read_prompt(model, prompt)
+        prompted = read_prompt(model, prompt)
         steps = []
         for step in generate(by or model, prompt, tokens=tokens, interventions=changes, cached=True):
             steps.append(step)
@@ -100,7 +100,7 @@ def continue_prompt(
                 raise TimeoutError
         return {
             "text": continuation(model, tuple(steps)),
-            "joined": _join(worker, prompt, own, [step.token.id for step in steps]),
+            "joined": _join(worker, prompt, prompted, [step.token.id for step in steps]),
             "steps": [step.to_dict() for step in steps],
         }
 
@@ -111,8 +111,8 @@ def next_texts(worker: ModelWorker, prompt: str, ids: tuple[int, ...]) -> list[s
     """For each token the prompt extended by it, None if the extended text would be read as other tokens."""
 
     def make(model: LanguageModel, _: Cancelled) -> list[str | None]:
-        own = read_prompt(model, prompt)
-        return [_join(worker, prompt, own, [id]) for id in ids]
+        prompted = read_prompt(model, prompt)
+        return [_join(worker, prompt, prompted, [id]) for id in ids]
 
     return worker.answer(("following", prompt, ids), make)
 
@@ -128,19 +128,19 @@ def try_memory(worker: ModelWorker, memory: MemoryId, text: str) -> list[dict[st
     """The text's tokens (`token`, `text`) with the memory's coefficient at each, from one forward."""
 
     def make(model: LanguageModel, _: Cancelled) -> list[dict[str, Any]]:
-        tokens, found = read_prompt(model, text), list[float]()
+        tokens, measured = read_prompt(model, text), list[float]()
         number = model.numbering(memory.layer).number(memory)
         if number is None:
             raise MemoryIdError(f"{memory} is not in {worker.spec}")
 
         def read(_: int, coefficients: torch.Tensor) -> None:
-            found.extend(coefficients[0, model.reading.own(len(tokens)), number].tolist())
+            measured.extend(coefficients[0, model.reading.own(len(tokens)), number].tolist())
 
         reading = read_coefficients(model, read, layers=[memory.layer])
         with hold_model(model), model.lock, torch.inference_mode(), reading:
             model.backbone(ids_of(model, tokens), stop_after=memory.layer)
-        rows = zip(tokens, worker.words.split_text(tokens), found, strict=True)
-        return [{"token": token, "text": own, "coefficient": coefficient} for token, own, coefficient in rows]
+        rows = zip(tokens, worker.words.split_text(tokens), measured, strict=True)
+        return [{"token": token, "text": piece, "coefficient": coefficient} for token, piece, coefficient in rows]
 
     return worker.answer(("try", memory, text), make, places=len)
 
@@ -180,11 +180,11 @@ def _refuse_long(noun: str, tokens: int) -> None:
         raise PromptError(f"the {noun} has {tokens:,} tokens; the page takes at most {TOKENS}: shorten it")
 
 
-def _join(worker: ModelWorker, prompt: str, own: list[int], ids: list[int]) -> str | None:
-    """The text of the tokens `ids`, if prompt and text together are read as the prompt's `own` tokens and these."""
+def _join(worker: ModelWorker, prompt: str, prompted: list[int], ids: list[int]) -> str | None:
+    """The text of the tokens `ids`, if prompt and text together are read as the tokens `prompted` and these."""
     try:
         text = b"".join(worker.words.raw[id] for id in ids).decode()
         read = worker.model.tokens_after(prompt, text) if text else []
     except (UnicodeDecodeError, PromptError):
         return None
-    return text if text and read == ids and len(own) + len(ids) <= worker.model.longest else None
+    return text if text and read == ids and len(prompted) + len(ids) <= worker.model.longest else None

@@ -69,16 +69,16 @@ def both(
     """
 
     def decorate(function: PageFunction) -> PageFunction:
-        own = [*inspect.signature(function).parameters.values()]
+        declared = [*inspect.signature(function).parameters.values()]
         if kind is not None:  # made from an edition, and the query as `address`
-            own = [
+            declared = [
                 one.replace(annotation=Annotated[one.annotation, Query()], default=one.empty)
                 if one.name == "address"
                 else one
-                for one in own[1:]
+                for one in declared[1:]
             ]
 
-        def add(path: str, operation: str, media: str, schema: str, said: str, *, as_json: bool) -> None:
+        def add(path: str, operation: str, media: str, schema: str, description: str, *, as_json: bool) -> None:
             @wraps(function)
             def endpoint(request: Request, **parameters: Any) -> Response:
                 site: Site = request.app.state.site
@@ -89,7 +89,7 @@ def both(
 
                 return site.read(answer if kind is None else lambda: _revalidate(request, answer, kind, parameters))
 
-            endpoint.__signature__ = inspect.Signature([_REQUEST, *own])  # type: ignore[attr-defined]
+            endpoint.__signature__ = inspect.Signature([_REQUEST, *declared])  # type: ignore[attr-defined]
             router.add_api_route(
                 path,
                 endpoint,
@@ -97,7 +97,7 @@ def both(
                 summary=(inspect.getdoc(function) or path).splitlines()[0],
                 operation_id=operation,
                 response_model=None,
-                responses={200: {"description": said, "content": {media: {"schema": {"type": schema}}}}},
+                responses={200: {"description": description, "content": {media: {"schema": {"type": schema}}}}},
             )
 
         # The twin first: `/{name}` would match `/name.json` too.
@@ -116,8 +116,8 @@ def _revalidate(
     mark = kind.mark(site.edition(), **parameters)
     where = f"{path_of(request)!r}?{query_of(request)}" + ("" if mark is None else f" {mark}")
     # With a model, pages link to traces; with two, to what differs.
-    own = site.settings
-    model = f" {own.model} {own.opening} {own.force_model} {own.other} {own.other_adapter}"
+    named = site.settings
+    model = f" {named.model} {named.opening} {named.force_model} {named.other} {named.other_adapter}"
     version = "".join(asset_address(name).split("/")[2][:6] for name in ("style.css", "script.js"))
     tag = f'"{site.edition().state}-{hashlib.sha256((where + model).encode()).hexdigest()[:16]}-{version}"'
     headers = {"ETag": tag, "Cache-Control": REVALIDATED}

@@ -64,8 +64,8 @@ def _ended_by_sigusr1(server: "uvicorn.Server") -> Iterator[None]:
     """Inside the block, SIGUSR1 ends the server like SIGTERM; its own handler, whose exception would be taken for a
     request's, runs afterwards.
     """
-    own = None if EARLY is None else signal.getsignal(EARLY)
-    if EARLY is None or not callable(own) or threading.current_thread() is not threading.main_thread():
+    handler = None if EARLY is None else signal.getsignal(EARLY)
+    if EARLY is None or not callable(handler) or threading.current_thread() is not threading.main_thread():
         yield
         return
     came: list[int] = []
@@ -78,7 +78,7 @@ def _ended_by_sigusr1(server: "uvicorn.Server") -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(EARLY, own)
+        signal.signal(EARLY, handler)
     if came:
         signal.raise_signal(EARLY)
 

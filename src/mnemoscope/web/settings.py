@@ -96,10 +96,10 @@ def listen(settings: Settings) -> socket.socket:
     except OSError as problem:
         sock.close()
         where = f"port {settings.port} of {settings.host}"
-        known = {
+        reasons = {
             errno.EADDRINUSE: f"{where} is in use; choose another with --port, or --port 0 for any that is free",
             errno.EADDRNOTAVAIL: elsewhere,
         }
         other = f"{where} cannot be used ({problem.strerror}); choose another with --port"
-        raise ServeError(known.get(problem.errno or 0, other)) from problem
+        raise ServeError(reasons.get(problem.errno or 0, other)) from problem
     return sock

@@ -63,12 +63,12 @@ def write_pages(
 
     def make() -> tuple[str, list[MemoryId], dict[str, bytes]]:
         edition = site.edition()
-        chosen = selection(edition, memories)
-        return edition.atlas.manifest_hash, chosen, _Writer(edition, chosen).files(progress)
+        selected = selection(edition, memories)
+        return edition.atlas.manifest_hash, selected, _Writer(edition, selected).files(progress)
 
     # Entered before the pages are made, so that an unwritable folder fails at once.
     with replacing_files(directory) as write:
-        atlas_hash, chosen, files = site.read(make)
+        atlas_hash, selected, files = site.read(make)
         listed = {name: len(data) for name, data in sorted(files.items())}
         files[MANIFEST] = json_bytes({"atlas": atlas_hash, "pages": listed})
         earlier = made_files(directory / MANIFEST, "pages").keys() | {MANIFEST}
@@ -76,7 +76,7 @@ def write_pages(
             raise AtlasExists(f"{directory / taken[0]} is not a page written there; move it, or choose another folder")
         write(files, earlier)
     pages = sum(name.endswith(".html") for name in listed)
-    return ExportSummary(directory, pages, len(chosen), sum(map(len, files.values())))
+    return ExportSummary(directory, pages, len(selected), sum(map(len, files.values())))
 
 
 def selection(edition: Edition, wanted: str | None) -> list[MemoryId]:
@@ -92,17 +92,17 @@ def selection(edition: Edition, wanted: str | None) -> list[MemoryId]:
         raise OptionError(f"--memories {wanted} writes no memory; give at least 1 per layer")
     ordered = best_examples(atlas, sum(atlas.memories(layer) for layer in atlas.layers))
     striking = ordered.select("layer", "memory").head(STRIKING)
-    chosen = {atlas.name(layer, memory) for layer, memory in striking.iter_rows()}
+    selected = {atlas.name(layer, memory) for layer, memory in striking.iter_rows()}
     for layer in atlas.layers:
         best = ordered.filter(ordered["layer"] == layer)["memory"].to_list()
         rows = layer_rows(edition, layer).sort(["max_probability", "memory"], descending=[True, False])
         first = list(dict.fromkeys([*best, *rows["memory"].to_list()]))[:each]
-        chosen |= {atlas.name(layer, memory) for memory in first}
-    return sorted(chosen)
+        selected |= {atlas.name(layer, memory) for memory in first}
+    return sorted(selected)
 
 
 class _Writer:
-    def __init__(self, edition: Edition, chosen: Sequence[MemoryId]) -> None:
+    def __init__(self, edition: Edition, memories: Sequence[MemoryId]) -> None:
         self._edition = edition
         self._pages: dict[str, tuple[str, PageKind, Any]] = {}
         """By address: the page's file name, its kind and its parameters."""
@@ -110,7 +110,7 @@ class _Writer:
         """By path: the file of the first page there."""
         self._assets: set[str] = set()
         for kind in PAGES:
-            for address, parameters in kind.pages(edition, chosen) if kind.exported else ():
+            for address, parameters in kind.pages(edition, memories) if kind.exported else ():
                 path, _, query = address.partition("?")
                 number = dict(parse_qsl(query)).get("page")
                 name = (path[1:] or "index") + (f"-{number}" if number else "") + ".html"
@@ -118,7 +118,7 @@ class _Writer:
                 self._first.setdefault(path, name)
         total = sum(edition.atlas.memories(layer) for layer in edition.atlas.layers)
         self._note = (
-            f"Pages of {len(chosen):,} of the {total:,} memories, written as files by mnemoscope report --browse."
+            f"Pages of {len(memories):,} of the {total:,} memories, written as files by mnemoscope report --browse."
             " Search, tokens, judgements, traces and audits are not among them: they need mnemoscope serve."
         )
 

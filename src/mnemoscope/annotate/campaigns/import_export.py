@@ -55,14 +55,14 @@ def rows(store: Store) -> list[Row]:
                 FROM {table} LEFT JOIN items ON items.id = {table}.item
             """
             for row in map(dict, connection.execute(statement)):
-                known = {name: row[name] for name in FIELDS if name in row}
+                stored = {name: row[name] for name in FIELDS if name in row}
                 if event == "judgement":
-                    known["triggers"] = json.loads(row["triggers"])
+                    stored["triggers"] = json.loads(row["triggers"])
                 elif event == "verdict":
-                    known["kind"] = row["verdict"]
+                    stored["kind"] = row["verdict"]
                 else:
-                    known["kind"] = "finished" if row["finished"] else "taken up"
-                events.append(dict.fromkeys(FIELDS) | known | common | {"event": event})
+                    stored["kind"] = "finished" if row["finished"] else "taken up"
+                events.append(dict.fromkeys(FIELDS) | stored | common | {"event": event})
     return sorted(events, key=lambda row: (row["made_at"], row["author"], row["key"]))
 
 
@@ -101,20 +101,18 @@ class _Import:
         self._authors = {name for (name,) in connection.execute("SELECT name FROM annotators")}
 
     def add(self, row: Row) -> bool:
-        self._check_campaign(row["campaign"])
-        item = None if row["item_kind"] is None else self._item(row)
-        if row["author"] not in self._authors:
-            add_annotator(self._connection, row["author"])
-            self._authors.add(row["author"])
-        return self._insert(row, item)
-
-    def _check_campaign(self, facts: Row | None) -> None:
+        facts: Row | None = row["campaign"]
         if facts is not None and self._campaign is None:
             sizes = {name: facts[name] for name in ("keys_per_layer", "controls", "cases", "seed")}
             store_campaign(self._connection, sample(self._store.atlas, **sizes)[1], facts)
             self._campaign = facts
         if facts not in (None, self._campaign):
             raise AnnotationError("it belongs to another campaign than the one in the database")
+        item = None if row["item_kind"] is None else self._item(row)
+        if row["author"] not in self._authors:
+            add_annotator(self._connection, row["author"])
+            self._authors.add(row["author"])
+        return self._insert(row, item)
 
     def _item(self, row: Row) -> Row:
         kind, layer, memory = place = (row["item_kind"], row["layer"], row["memory"])

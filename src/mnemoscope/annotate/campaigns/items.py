@@ -73,8 +73,8 @@ def sample(
             raise AnnotationError(f"{what} is {value!r}; give a number from 0 to {most:,}")
     keys = sample_keys(atlas, per_layer=keys_per_layer, seed=seed)
     if keys_in_all is not None:
-        chosen = np.random.default_rng((seed, 4)).permutation(len(keys))[:keys_in_all]
-        keys = [keys[place] for place in sorted(chosen.tolist())]
+        places = np.random.default_rng((seed, 4)).permutation(len(keys))[:keys_in_all]
+        keys = [keys[place] for place in sorted(places.tolist())]
     count = (max(5, math.ceil(len(keys) / 5)) if keys else 0) if controls is None else controls
     drawn = [*keys, *sample_controls(atlas, count=count, keys=keys, seed=seed)]
     drawn += sample_cases(atlas, count=cases, seed=seed)
@@ -118,8 +118,8 @@ def sample_keys(atlas: Atlas, *, per_layer: int, seed: int) -> list[Item]:
     for layer in atlas.layers:
         firing = atlas.best_triggers(layer, count=None, columns=["memory"])["memory"].unique().sort().to_numpy()
         random = np.random.default_rng((seed, 1, layer))
-        chosen = random.choice(firing, min(per_layer, firing.size), replace=False)
-        drawn += [Item("key", layer, int(memory), None) for memory in sorted(chosen)]
+        memories = random.choice(firing, min(per_layer, firing.size), replace=False)
+        drawn += [Item("key", layer, int(memory), None) for memory in sorted(memories)]
     return drawn
 
 
@@ -155,21 +155,21 @@ def sample_cases(atlas: Atlas, *, count: int, seed: int) -> list[Item]:
         remedy = f"make it with `mnemoscope analyze {atlas.path} refinement_events`"
         raise AtlasDamaged(f"{path} cannot be read ({reason}); {remedy}") from error
     random = np.random.default_rng((seed, 3))
-    chosen = np.sort(random.permutation(rows.height)[:count])
+    places = np.sort(random.permutation(rows.height)[:count])
     return [
         Item("case", row["layer"], row["prefix"], {name.removesuffix("_text"): row[name] for name in _TEXTS})
-        for row in rows[chosen.tolist()].iter_rows(named=True)
+        for row in rows[places.tolist()].iter_rows(named=True)
     ]
 
 
 def _different_places(atlas: Atlas, places: list[tuple[int, int]], size: int) -> list[list[int]]:
     prefixes: set[tuple[int, ...]] = set()
-    chosen: dict[int, int] = {}
+    by_sentence: dict[int, int] = {}
     for (sentence, position), prefix in zip(places, atlas.prefixes(places), strict=True):
-        if tuple(prefix) not in prefixes and sentence not in chosen and len(chosen) < size:
+        if tuple(prefix) not in prefixes and sentence not in by_sentence and len(by_sentence) < size:
             prefixes.add(tuple(prefix))
-            chosen[sentence] = position
-    return [list(place) for place in chosen.items()]
+            by_sentence[sentence] = position
+    return [list(place) for place in by_sentence.items()]
 
 
 def read_prefixes(atlas: Atlas, item: Row) -> ShownPrefixes:

@@ -4,7 +4,6 @@ Counts only finished items of the campaign. For intervals, a key with all its pr
 """
 
 import json
-import sqlite3
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -59,9 +58,17 @@ def compute_results(store: Store) -> Results:
     with store.database.reading() as connection:
         judged = read_judgements(connection, store.database.path).filter(pl.col("sampled"))
         cases = final_verdicts([tuple(row) for row in connection.execute(ALL_VERDICTS)])
-        shown = _control_prefixes(connection)
+        drawn = connection.execute("SELECT layer, memory, content FROM items WHERE kind = 'control' ORDER BY memory")
+        ranks = [
+            (layer, memory, rank, rank) for layer, memory, content in drawn for rank in range(len(json.loads(content)))
+        ]
+    shown = pl.DataFrame(ranks, schema=_PREFIXES, orient="row")
     keys, controls = (judged.filter(control=flag) for flag in (False, True))
-    prefixes = _key_prefixes(store.atlas, keys)
+    frames = [pl.DataFrame(schema=_PREFIXES)]
+    for (layer,), here in keys.sort("layer").group_by("layer", maintain_order=True):
+        rows = store.atlas.best_triggers(layer, memories=here["memory"].unique().to_list())
+        frames.append(rows.select(pl.lit(layer, pl.Int16).alias("layer"), "memory", "rank", group="prefix_group"))
+    prefixes = pl.concat(frames)
     campaign = store.campaign()
     seed = 0 if campaign is None else campaign.seed
     people, called, blind = _marks(prefixes, keys), _classes(keys), _classes(controls)
@@ -80,29 +87,13 @@ def compute_results(store: Store) -> Results:
     )
 
 
-def _key_prefixes(atlas: Atlas, judged: pl.DataFrame) -> pl.DataFrame:
-    frames = [pl.DataFrame(schema=_PREFIXES)]
-    for (layer,), here in judged.sort("layer").group_by("layer", maintain_order=True):
-        rows = atlas.best_triggers(layer, memories=here["memory"].unique().to_list())
-        frames.append(rows.select(pl.lit(layer, pl.Int16).alias("layer"), "memory", "rank", group="prefix_group"))
-    return pl.concat(frames)
-
-
-def _control_prefixes(connection: sqlite3.Connection) -> pl.DataFrame:
-    controls = connection.execute("SELECT layer, memory, content FROM items WHERE kind = 'control' ORDER BY memory")
-    rows = [
-        (layer, memory, rank, rank) for layer, memory, content in controls for rank in range(len(json.loads(content)))
-    ]
-    return pl.DataFrame(rows, schema=_PREFIXES, orient="row")
-
-
 def _marks(prefixes: pl.DataFrame, judged: pl.DataFrame) -> pl.DataFrame:
     """Each author's kind for each prefix of the keys they judged; `none` without a pattern."""
     schema = {"layer": pl.Int16, "memory": pl.Int32, "group": pl.Int16, "kind": pl.String, "author": pl.String}
     frames = [pl.DataFrame(schema=schema)]
     for (layer, author), rows in judged.group_by("layer", "author", maintain_order=True):
-        own = prefixes.filter(pl.col("memory").is_in(rows["memory"].unique().to_list()))
-        kinds = _kinds_in_layer(layer, own, rows.filter(pl.col("kind") != "none"))
+        judged_prefixes = prefixes.filter(pl.col("memory").is_in(rows["memory"].unique().to_list()))
+        kinds = _kinds_in_layer(layer, judged_prefixes, rows.filter(pl.col("kind") != "none"))
         frames.append(kinds.with_columns(author=pl.lit(author, pl.String)))
     return pl.concat(frames)
 
@@ -146,9 +137,9 @@ def _agreement(people: pl.DataFrame, classes: pl.DataFrame, cases: pl.DataFrame,
 def _authors(keys: pl.DataFrame, controls: pl.DataFrame, cases: pl.DataFrame) -> pl.DataFrame:
     rows = []
     for author in sorted({*keys["author"], *controls["author"], *cases["author"]}):
-        own, blind, verdicts = (frame.filter(author=author) for frame in (keys, controls, cases))
+        judged, blind, verdicts = (frame.filter(author=author) for frame in (keys, controls, cases))
         alarms = (blind["patterns"] > 0).sum() / blind.height if blind.height else None
-        rows.append((author, own.height, blind.height, verdicts.height, own["patterns"].mean(), alarms))
+        rows.append((author, judged.height, blind.height, verdicts.height, judged["patterns"].mean(), alarms))
     schema = {
         "author": pl.String,
         "keys": pl.Int64,
@@ -220,17 +211,17 @@ def _against_automatic(atlas: Atlas, prefixes: pl.DataFrame, people: pl.DataFram
     kinds = [_kinds_in_layer(layer, prefixes, patterns.filter(layer=layer)) for layer in layers]
     explaining = pl.concat(kinds).rename({"kind": "automatic"})
     both = people.join(explaining, on=[*KEY, "group"], how="left", maintain_order="left")
-    called = patterns.group_by(KEY).agg(_class_of("automatic"))
-    classes = keys.join(called, on=KEY, how="left", maintain_order="left")
+    automatic = patterns.group_by(KEY).agg(_class_of("automatic"))
+    classes = keys.join(automatic, on=KEY, how="left", maintain_order="left")
     marked, explained = pl.col("kind") != "none", pl.col("automatic") != "none"
     alike = pl.col("kind") == pl.col("automatic")
     same = pl.col("class") == pl.col("automatic").fill_null("none")
     for layer in [*layers, None]:
-        rows, own = (frame if layer is None else frame.filter(layer=layer) for frame in (both, classes))
+        rows, compared = (frame if layer is None else frame.filter(layer=layer) for frame in (both, classes))
         yield layer, "precision", _share_of_keys(rows, marked & explained, explained)
         yield layer, "recall", _share_of_keys(rows, marked & explained, marked)
         yield layer, "same_kind", _share_of_keys(rows, marked & explained & alike, marked & explained)
-        yield layer, "same_class", _share_of_keys(own, same)
+        yield layer, "same_class", _share_of_keys(compared, same)
 
 
 def _share_of_keys(rows: pl.DataFrame, hits: pl.Expr, cases: pl.Expr = _ALL) -> Estimate:

@@ -74,11 +74,11 @@ class Turn:
         """`pattern` None is a new one; state NONE retracts it."""
         if stored := self.begin("judgements", **state._asdict(), **({} if pattern is None else {"pattern": pattern})):
             return stored
-        known = self.patterns()
-        if state == views.NONE and pattern not in known:
+        patterns = self.patterns()
+        if state == views.NONE and pattern not in patterns:
             raise AnnotationError(f"there is no pattern {pattern} to take back")
         if pattern is None:
-            pattern = next((number for number in range(rules.MOST_PATTERNS) if number not in known), None)
+            pattern = next((number for number in range(rules.MOST_PATTERNS) if number not in patterns), None)
             if pattern is None:
                 raise AnnotationError(f"there are {rules.MOST_PATTERNS} patterns already; take one back first")
         return self.add_state(pattern, state)
@@ -254,8 +254,8 @@ class Store(AbstractContextManager["Store"]):
             if item["kind"] == "case":
                 verdict = views.read_verdict(connection, item["id"], annotator.name)
                 return CaseView(code, **json.loads(item["content"]), verdict=verdict, finished=verdict is not None)
-            chosen = self.atlas.name(item["layer"], item["memory"]) if item["kind"] == "chosen" else None
-            return views.key_view(connection, item, annotator, self._read_prefixes(item), chosen)
+            memory = self.atlas.name(item["layer"], item["memory"]) if item["kind"] == "chosen" else None
+            return views.key_view(connection, item, annotator, self._read_prefixes(item), memory)
 
     def view_memory(self, memory: MemoryId, annotator: Annotator) -> KeyView:
         """A memory outside the campaign. Its code is the memory's name until `choose`. Raises MemoryIdError."""
@@ -324,12 +324,12 @@ class Store(AbstractContextManager["Store"]):
             if stored := turn.begin("finishes", finished=int(done)):
                 return stored
             if done:
-                known = turn.patterns()
-                if none and known:
+                patterns = turn.patterns()
+                if none and patterns:
                     raise AnnotationError(
-                        f"{len(known)} patterns are marked; take them back before saying that there is none"
+                        f"{len(patterns)} patterns are marked; take them back before saying that there is none"
                     )
-                if not none and not known:
+                if not none and not patterns:
                     raise AnnotationError("no pattern is marked; mark one, or say that there is none")
                 if none:
                     turn.add_state(0, views.NONE, suffix=".none")

@@ -190,12 +190,12 @@ def list_places(connection: sqlite3.Connection, annotator: Annotator) -> tuple[P
 
 
 def key_view(
-    connection: sqlite3.Connection, item: Row, annotator: Annotator, prefixes: ShownPrefixes, chosen: MemoryId | None
+    connection: sqlite3.Connection, item: Row, annotator: Annotator, prefixes: ShownPrefixes, memory: MemoryId | None
 ) -> KeyView:
     shown, ranks = prefixes
     states, steps = read_history(connection, item["id"], annotator.name)
     finished = is_finished(connection, item["id"], annotator.name)
-    name = None if chosen is None else str(chosen)
+    name = None if memory is None else str(memory)
     return KeyView(
         item["code"], shown, as_patterns(states, ranks), finished and not states, finished, bool(steps), name
     )

@@ -135,9 +135,9 @@ def query(path: Path, ask: Callable[[sqlite3.Connection], Iterable[tuple[Any, ..
             tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
             if not {"annotations_version", "judgements"} <= tables:
                 raise AtlasDamaged(f"{path} is not a database of annotations; move it away, or restore it from a copy")
-            found = [version for (version,) in database.execute("SELECT version FROM annotations_version")]
-            shown = " and ".join(map(str, found)) or "none"
-            if found != [VERSION]:
+            versions = [version for (version,) in database.execute("SELECT version FROM annotations_version")]
+            shown = " and ".join(map(str, versions)) or "none"
+            if versions != [VERSION]:
                 raise AtlasDamaged(f"{path} has version {shown}, expected {VERSION}; restore it from a copy")
             _check_atlas(database, path)
             return list(ask(database))

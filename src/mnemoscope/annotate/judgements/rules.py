@@ -95,12 +95,12 @@ def judgement_key(given: str | None) -> str:
 def check_marks(marks: Sequence[int], count: int) -> tuple[int, ...]:
     if not all(type(mark) is int for mark in marks):
         raise AnnotationError(f"the marks are {list(marks)!r}, not numbers of prefixes")
-    chosen = sorted(set(marks))
-    if wrong := [mark for mark in chosen if not 0 <= mark < count]:
+    different = sorted(set(marks))
+    if wrong := [mark for mark in different if not 0 <= mark < count]:
         raise AnnotationError(f"prefix {wrong[0]} is marked, but there are only prefixes 0-{count - 1}")
-    if len(chosen) < AT_LEAST:
-        raise AnnotationError(f"{len(chosen)} prefixes are marked; a pattern is in at least {AT_LEAST}")
-    return tuple(chosen)
+    if len(different) < AT_LEAST:
+        raise AnnotationError(f"{len(different)} prefixes are marked; a pattern is in at least {AT_LEAST}")
+    return tuple(different)
 
 
 def check_choice(value: str, allowed: Sequence[str], *, what: str) -> str:

@@ -87,25 +87,19 @@ def _draw(question: str, document: dict[str, Any]) -> None:
     if any(number.name in totals for number in shown):
         values["all"] = {name: row["value"] for name, row in totals.items()}
     rows = [
-        (layer, *(_number(found.get(number.name), number.terminal or number.form) for number in shown))
-        for layer, found in values.items()
+        (layer, *(_number(numbers.get(number.name), number.terminal or number.form) for number in shown))
+        for layer, numbers in values.items()
     ]
     columns = [">layer", *(f">{number.name.replace('_', ' ')}" for number in shown)]
     print_table(console, columns, rows, wrap=True)
     if claims := paper["claims"]:
-        beside = [
-            (_with_interval(totals[claim["name"]], claim["form"]), claim["paper"], claim["text"]) for claim in claims
-        ]
+        beside = []
+        for claim in claims:
+            here = [_number(totals[claim["name"]][name], claim["form"]) for name in ("value", "low", "high")]
+            ours = here[0] if "-" in here else "{} ({} to {})".format(*here)
+            beside.append((ours, claim["paper"], claim["text"]))
         print_table(console, ("here", "paper", ""), beside, wrap=True)
     console.print()
-
-
-def _with_interval(row: dict[str, Any], form: str) -> str:
-    if row["value"] is None:
-        return "-"
-    if row["low"] is None or row["high"] is None:
-        return _number(row["value"], form)
-    return f"{_number(row['value'], form)} ({_number(row['low'], form)} to {_number(row['high'], form)})"
 
 
 def _number(value: float | None, form: str) -> str:

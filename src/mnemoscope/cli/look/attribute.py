@@ -70,12 +70,12 @@ def attribute(
         loaded = load_model(model, dtype=dtype, device=device, **opening.keywords())
     with reporting() as progress:
         if rows is not None:
-            found: attribution.Attribution | attribution.PromptsAttribution = attribution.attribute_prompts(
+            answer: attribution.Attribution | attribution.PromptsAttribution = attribution.attribute_prompts(
                 loaded, rows, top=top, atlas=opened, seed=seed, progress=progress
             )
         else:
             assert prompt is not None
-            found = attribution.attribute(
+            answer = attribution.attribute(
                 loaded,
                 prompt,
                 target=target,
@@ -89,7 +89,7 @@ def attribute(
                 progress=progress,
             )
     if json:
-        emit(found.to_dict())
+        emit(answer.to_dict())
     else:
         with for_terminal(terminal_columns()):
-            print(found)
+            print(answer)

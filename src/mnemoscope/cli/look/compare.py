@@ -44,14 +44,16 @@ def compare(
     from mnemoscope.comparison import compare as run_comparison
 
     with reporting() as progress:
-        found = run_comparison(*atlases, models=models or None, progress=progress)
-    notes = [pair["note"] for pair in found.pairs if pair["note"]] + ([f"kept in {found.save()}"] if save else [])
+        comparison = run_comparison(*atlases, models=models or None, progress=progress)
+    notes = [pair["note"] for pair in comparison.pairs if pair["note"]] + (
+        [f"kept in {comparison.save()}"] if save else []
+    )
     for note in notes:
         print(note, file=sys.stderr)
     if json:
-        emit(found.to_dict())
+        emit(comparison.to_dict())
         return
-    for pair in found.pairs:
+    for pair in comparison.pairs:
         _draw(f"{pair['first']}, then {pair['second']}", pair["layers"], pair["changed"])
 
 

@@ -82,7 +82,7 @@ def diff(
     with reporting() as progress:
         how: dict[str, Any] = {"both": both, "patch": patch, "top": top, "atlas": opened, "seed": seed}
         if rows is not None:
-            found: attribution.PromptsDifference | attribution.RunDifference = attribution.diff_prompts(
+            answer: attribution.PromptsDifference | attribution.RunDifference = attribution.diff_prompts(
                 loaded,
                 rows,
                 other=other,
@@ -92,7 +92,7 @@ def diff(
             )
         else:
             assert prompt is not None
-            found = attribution.diff(
+            answer = attribution.diff(
                 loaded,
                 prompt,
                 other=other,
@@ -104,7 +104,7 @@ def diff(
                 **how,
             )
     if json:
-        emit(found.to_dict())
+        emit(answer.to_dict())
     else:
         with for_terminal(terminal_columns()):
-            print(found)
+            print(answer)

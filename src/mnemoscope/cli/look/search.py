@@ -13,7 +13,7 @@ from mnemoscope.errors import OptionError
 from mnemoscope.foundation.options.search_fields import USUAL_FIELDS, check_search_fields
 
 if TYPE_CHECKING:
-    from mnemoscope.search import Hit, Index
+    from mnemoscope.search import Index
 
 _BY_TOKEN = {
     "promotes": ("promote", "top"),
@@ -78,9 +78,9 @@ def search(
     }
     fields = tuple(field.strip() for field in where.split(",") if field.strip())
     check_search_fields(fields)
-    known = arg.memories_of(atlas)
+    mined = arg.memories_of(atlas)
     for layer in page["layers"] or ():
-        known.memories(layer)
+        mined.memories(layer)
     from mnemoscope.search import open_index
 
     with reporting() as progress, open_index(atlas, progress=progress) as index:
@@ -97,16 +97,24 @@ def _search_text(index: "Index", text: str, fields: tuple[str, ...], page: dict[
     result = index.search(text, fields=fields, **page)
     lacking = [field for field in fields if field in index.missing_fields]
     if as_json:
-        found = {"total": result.total, "totals": result.totals, "exact": result.exact, "lacking": lacking}
+        counted = {"total": result.total, "totals": result.totals, "exact": result.exact, "lacking": lacking}
         firing = [{"memories": list(map(str, hit.memories))} for hit in result.hits]
         hits = [row | memories for row, memories in zip(_rows(result.hits), firing, strict=True)]
         origin = index.atlas.made_by(text=text, fields=fields, **page)
-        emit({"text": text, **found, "offset": page["offset"], "hits": hits, "made_by": origin})
+        emit({"text": text, **counted, "offset": page["offset"], "hits": hits, "made_by": origin})
         return
     counts = ", ".join(f"{count:,} in {field}" for field, count in result.totals.items())
     named = "hit" if result.total == 1 else "hits"
     sure = "" if result.exact else " (a common text: only the strongest triggers of every memory are counted)"
-    rows = [(str(hit.memory), hit.field, _describe(hit), _mark_matches(hit.parts)) for hit in result.hits]
+    from mnemoscope.foundation.formatting import show_text
+
+    rows = []
+    for hit in result.hits:
+        line = show_text("".join(f"«{text}»" if matched else text for text, matched in hit.parts))
+        # Of a long text the part around the first match.
+        start = max(0, line.find("«") - 40)
+        more = f"; {hit.firing:,} memories fire in it" if hit.firing > 1 else ""
+        rows.append((str(hit.memory), hit.field, hit.detail + more, f"...{line[start:]}" if start > 3 else line))
     notes = [f"{index.atlas.path} has no {field} yet" for field in lacking]
     notes += _count_more(result.total, len(rows), page)
     _print(f"{result.total:,} {named}; memories: {counts}{sure}", ("memory", "field", "found", ""), rows, notes)
@@ -114,19 +122,6 @@ def _search_text(index: "Index", text: str, fields: tuple[str, ...], page: dict[
 
 def _rows(hits: Iterable[Any]) -> list[dict[str, Any]]:
     return [asdict(hit) | {"memory": str(hit.memory)} for hit in hits]
-
-
-def _describe(hit: "Hit") -> str:
-    return hit.detail + (f"; {hit.firing:,} memories fire in it" if hit.firing > 1 else "")
-
-
-def _mark_matches(parts: tuple[tuple[str, bool], ...]) -> str:
-    """One line with the matched parts in marks; of a long text the part around the first match."""
-    from mnemoscope.foundation.formatting import show_text
-
-    line = show_text("".join(f"«{text}»" if matched else text for text, matched in parts))
-    start = max(0, line.find("«") - 40)
-    return f"...{line[start:]}" if start > 3 else line
 
 
 def _count_more(total: int, shown: int, page: dict[str, Any]) -> list[str]:
@@ -138,18 +133,18 @@ def _search_token(index: "Index", token: str, kind: str, page: dict[str, Any], *
     verb, place = _BY_TOKEN[kind]
     tokens, total = index.token(token), index.count(token, kind=kind, layers=page["layers"])
     why = "" if token in (tokens[0].text, tokens[0].shown) else "no token reads"
-    own: str | int = token
+    sought: str | int = token
     near = () if total or why else index.near(token)
     if near and (more := index.count(near[0].id, kind=kind, layers=page["layers"])):
-        tokens, own, total, why = near, near[0].id, more, f"no memories {verb}"
+        tokens, sought, total, why = near, near[0].id, more, f"no memories {verb}"
     fires = kind == "fires"
-    hits = index.firing_on(own, **page) if fires else index.promoting(own, bottom=kind == "demotes", **page)
+    hits = index.firing_on(sought, **page) if fires else index.promoting(sought, bottom=kind == "demotes", **page)
     listed = _rows(hits)
     if as_json:
         named = [asdict(token) for token in tokens]
-        found = {"total": total, "offset": page["offset"], "hits": listed}
+        listing = {"total": total, "offset": page["offset"], "hits": listed}
         origin = index.atlas.made_by(token=token, search=kind, **page)
-        emit({"search": kind, "tokens": named, "near": bool(why), **found, "made_by": origin})
+        emit({"search": kind, "tokens": named, "near": bool(why), **listing, "made_by": origin})
         return
     rows: list[tuple[str, ...]] = []
     if fires:

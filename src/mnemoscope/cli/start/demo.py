@@ -37,11 +37,11 @@ def demo(
     Example: mnemoscope demo
     """
     arg.at_least(1, max_tokens=max_tokens)
-    found = arg.check_folder(out)
+    occupancy = arg.check_folder(out)
     from mnemoscope.atlas import open_atlas
 
     with reporting() as progress:
-        if force or found != "finished":
+        if force or occupancy != "finished":
             from mnemoscope.mining import mine
 
             mine(

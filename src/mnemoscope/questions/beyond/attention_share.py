@@ -183,13 +183,13 @@ def _next_above_control(rows: Predictions, name: str) -> dict[int | None, Estima
     Every part has a bias for each token, which resampling documents does not vary. So the interval includes the spread
     between tokens: each one's sum as the next token minus its sum as another prefix's.
     """
-    own, other = (np.asarray(rows[f"{name}_logit{kind}"], np.float64) for kind in ("_next", "_other_next"))
-    cases = np.isfinite(own) & np.isfinite(other)
+    following, other = (np.asarray(rows[f"{name}_logit{kind}"], np.float64) for kind in ("_next", "_other_next"))
+    cases = np.isfinite(following) & np.isfinite(other)
     estimates: dict[int | None, Estimate] = {}
-    for key, one in rows.ratio(own - other, np.ones(len(cases)), cases).items():
+    for key, one in rows.ratio(following - other, np.ones(len(cases)), cases).items():
         here = cases if key is None else cases & (rows["layer"] == key)
         tokens = np.concatenate([rows["next_token"][here], rows["other_next_token"][here]])
-        sums = np.bincount(tokens.astype(np.int64), weights=np.concatenate([own[here], -other[here]]))
+        sums = np.bincount(tokens.astype(np.int64), weights=np.concatenate([following[here], -other[here]]))
         spread = Z * float(np.sqrt(np.square(sums).sum())) / max(1, one.count)
         if one.value is not None and one.low is not None and one.high is not None:
             low, high = (math.hypot(one.value - end, spread) for end in (one.low, one.high))
@@ -200,21 +200,21 @@ def _next_above_control(rows: Predictions, name: str) -> dict[int | None, Estima
 
 def _add_events(builder: AnswerBuilder, rows: Predictions) -> None:
     before, residual, output = (np.asarray(rows[name]) for name in ("input_top", "residual_top", "output_top"))
-    known = np.isfinite(rows["attention_top"])
+    separable = np.isfinite(rows["attention_top"])
     parallel = np.isfinite(rows["ffn_alone_top"])
     read, alone = np.where(parallel, before, residual), np.where(parallel, rows["ffn_alone_top"], output)
     steps = {
-        "attention": (before, rows["attention_top"], residual, known),
-        "ffn": (residual, rows["ffn_top"], output, np.ones(len(known), bool)),
+        "attention": (before, rows["attention_top"], residual, separable),
+        "ffn": (residual, rows["ffn_top"], output, np.ones(len(separable), bool)),
     }
-    for name, (start, own, end, cases) in steps.items():
-        kept, taken = end == start, end == own
+    for name, (start, added, end, cases) in steps.items():
+        kept, taken = end == start, end == added
         events = (kept & ~taken, kept & taken, ~kept & ~taken, taken & ~kept)
         for event, hits in zip(EVENTS, events, strict=True):
             builder.add_layers(f"{name}_{event}", rows.share(hits, cases))
         builder.add_layers(f"{name}_changed", rows.share(~kept, cases))
     moves: dict[str, dict[int | None, ResampledValue]] = {}
-    for name, start, end, cases in (("attention", before, residual, known), ("ffn", read, alone, None)):
+    for name, start, end, cases in (("attention", before, residual, separable), ("ffn", read, alone, None)):
         for suffix, goal in (("", rows["final_top"]), ("_control", rows["other_top"])):
             moves[name + suffix] = rows.share((end == goal) & (start != goal), cases)
             builder.add_layers(f"{name}_moves{suffix}", moves[name + suffix])

@@ -57,15 +57,17 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     rows = rows.with_columns(size=pl.col("magnitude") * pl.col("value_norm")).sort("layer", "memory")
     builder = AnswerBuilder(QUESTION)
     of_all = {name: rows[name].cast(pl.Float64).to_numpy() for name in EFFECTS}
-    for layer, own in by_layer(atlas, rows):
-        numbers = {name: own[name].cast(pl.Float64).to_numpy() for name in MEASURES}
+    for layer, here in by_layer(atlas, rows):
+        numbers = {name: here[name].cast(pl.Float64).to_numpy() for name in MEASURES}
         for name, each in numbers.items():
-            builder.add(layer, f"{name}_top", part_of_sum(each, _largest(each)))
+            top = np.zeros(len(each), np.bool_)
+            top[np.argsort(-each, kind="stable")[: math.ceil(len(each) / 100)]] = True
+            builder.add(layer, f"{name}_top", part_of_sum(each, top))
             builder.add(layer, f"{name}_half", share_for_half(each))
         for one, other in PAIRS:
             builder.add(layer, f"{one}_{other}", rank_correlation(numbers[one], numbers[other]))
         for name, each in of_all.items():
-            builder.add(layer, f"{name}_ever", share(int((own[f"{name}_among_20"] > 0).sum()), own.height))
+            builder.add(layer, f"{name}_ever", share(int((here[f"{name}_among_20"] > 0).sum()), here.height))
             if layer is not None:
                 builder.add(layer, f"{name}_of_all", part_of_sum(each, (rows["layer"] == layer).to_numpy()))
     asked = int(rows["prefixes"][0]) if rows.height else 0
@@ -73,18 +75,12 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     return builder.frame()
 
 
-def part_of_sum(sizes: Floats, chosen: NDArray[np.bool_]) -> Estimate:
-    """The part of the sum that the chosen memories hold."""
+def part_of_sum(sizes: Floats, holders: NDArray[np.bool_]) -> Estimate:
+    """The part of the sum that some memories hold."""
     if not sizes.sum() > 0:
         return NOTHING
     scaled = sizes / sizes.mean()
-    return replace(clustered_share(scaled * chosen, scaled), count=len(sizes))
-
-
-def _largest(sizes: Floats) -> NDArray[np.bool_]:
-    chosen = np.zeros(len(sizes), np.bool_)
-    chosen[np.argsort(-sizes, kind="stable")[: math.ceil(len(sizes) / 100)]] = True
-    return chosen
+    return replace(clustered_share(scaled * holders, scaled), count=len(sizes))
 
 
 def share_for_half(sizes: Floats) -> Estimate:
@@ -98,10 +94,10 @@ def share_for_half(sizes: Floats) -> Estimate:
 def rank_correlation(one: Floats, other: Floats) -> Estimate:
     """Spearman's, with the interval of Bonett and Wright (2000)."""
     count = len(one)
-    found = pl.select(pl.corr(pl.Series(one), pl.Series(other), method="spearman")).item() if count > 1 else None
-    if found is None or not math.isfinite(found):
+    rho = pl.select(pl.corr(pl.Series(one), pl.Series(other), method="spearman")).item() if count > 1 else None
+    if rho is None or not math.isfinite(rho):
         return Estimate(None, count)
-    if count < 4 or abs(found) >= 1:
-        return Estimate(found, count)
-    margin = Z * math.sqrt((1 + found**2 / 2) / (count - 3))
-    return Estimate(found, count, math.tanh(math.atanh(found) - margin), math.tanh(math.atanh(found) + margin))
+    if count < 4 or abs(rho) >= 1:
+        return Estimate(rho, count)
+    margin = Z * math.sqrt((1 + rho**2 / 2) / (count - 3))
+    return Estimate(rho, count, math.tanh(math.atanh(rho) - margin), math.tanh(math.atanh(rho) + margin))

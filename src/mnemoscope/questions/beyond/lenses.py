@@ -91,13 +91,13 @@ def answer(atlas: Atlas) -> pl.DataFrame:
         require_table(atlas, "prefixes").select("prefix", "document"), on="prefix"
     )
     for ruler in RULERS:
-        own, streams = readings.filter(pl.col("lens") == ruler), readouts.filter(pl.col("lens") == ruler)
-        if own.is_empty() and streams.is_empty():
+        read, streams = readings.filter(pl.col("lens") == ruler), readouts.filter(pl.col("lens") == ruler)
+        if read.is_empty() and streams.is_empty():
             continue
-        for (layer, here), (_, there) in zip(by_layer(atlas, own), by_layer(atlas, streams), strict=True):
+        for (layer, here), (_, there) in zip(by_layer(atlas, read), by_layer(atlas, streams), strict=True):
             for name, estimate in (estimate_values(here) | _estimate_streams(there, plan_seed(atlas))).items():
                 builder.add(layer, f"{name}_{ruler}", estimate)
-        lower = own.filter(~pl.col("layer").is_in(list(atlas.upper_layers)))
+        lower = read.filter(~pl.col("layer").is_in(list(atlas.upper_layers)))
         builder.add(None, f"lower_agreement_above_control_{ruler}", estimate_values(lower)["above_control"])
     for ruler in RULERS_OF_KEYS:
         for layer, here in by_layer(atlas, keys.filter(pl.col("lens") == ruler)):
@@ -144,6 +144,6 @@ def _estimate_streams(rows: pl.DataFrame, seed: int) -> dict[str, Estimate]:
     )
     draws = Resamples(len(documents), seed).ratio_draws(above, below)
     return {
-        name: Estimate(float(top / count), int(count), *ends(own)) if count else NOTHING
-        for name, top, count, own in zip(cases, above.sum(0), below.sum(0), draws.T, strict=True)
+        name: Estimate(float(top / count), int(count), *ends(resampled)) if count else NOTHING
+        for name, top, count, resampled in zip(cases, above.sum(0), below.sum(0), draws.T, strict=True)
     }

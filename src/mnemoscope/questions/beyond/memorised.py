@@ -98,20 +98,23 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     table = require_table(atlas, "memorised")
     builder = AnswerBuilder(QUESTION)
     mined, held_out = (table.filter(pl.col("held_out") == out) for out in (False, True))
-    found = [_estimate_documents(rows) for rows in (mined, held_out)]
-    for prefix, estimates in zip(("", "held_out_"), found, strict=True):
-        builder.add_named(None, estimates, prefix=prefix)
-    builder.add(None, "above_held_out", difference(*(one["extractable"] for one in found)))
-    extractable = mined["agreed"].to_numpy() == MEMORISED_TOKENS - MEMORISED_GIVEN
+    continued = MEMORISED_TOKENS - MEMORISED_GIVEN
+    shares = []
+    for prefix, rows in (("", mined), ("held_out_", held_out)):
+        shares.append(share(int((rows["agreed"] == continued).sum()), rows.height))
+        means = {name: mean(rows[name].to_numpy()) for name in ("agreed", "loss")}
+        builder.add_named(None, {"extractable": shares[-1], **means}, prefix=prefix)
+    builder.add(None, "above_held_out", difference(*shares))
+    extractable = mined["agreed"].to_numpy() == continued
     permuted = np.random.default_rng((plan_seed(atlas), 15)).permutation(extractable)
-    own, control = [], []
+    p_values, control = [], []
     for layer in atlas.layers:
         places = _locate_triggers(atlas, layer, mined)
         builder.add(layer, "base_rate", places.base_rate(extractable))
         builder.add(layer, "triggers_asked", Estimate(float(len(places.memory)), len(places.memory)))
-        own.append(places.p_values(extractable))
+        p_values.append(places.p_values(extractable))
         control.append(places.p_values(permuted))
-    above_rate = shares_found(atlas.layers, own)
+    above_rate = shares_found(atlas.layers, p_values)
     above_in_control = shares_found(atlas.layers, control)
     for key, one in above_rate.items():
         builder.add(key, "memories_asked", Estimate(float(one.count), one.count))
@@ -119,15 +122,6 @@ def answer(atlas: Atlas) -> pl.DataFrame:
         builder.add(key, "control_above", above_in_control[key])
         builder.add(key, "memories_above_control", difference(one, above_in_control[key]))
     return builder.frame()
-
-
-def _estimate_documents(rows: pl.DataFrame) -> dict[str, Estimate]:
-    every = MEMORISED_TOKENS - MEMORISED_GIVEN
-    return {
-        "extractable": share(int((rows["agreed"] == every).sum()), rows.height),
-        "agreed": mean(rows["agreed"].to_numpy()),
-        "loss": mean(rows["loss"].to_numpy()),
-    }
 
 
 def _locate_triggers(atlas: Atlas, layer: int, mined: pl.DataFrame) -> TriggerPlaces:
@@ -149,9 +143,11 @@ def _locate_triggers(atlas: Atlas, layer: int, mined: pl.DataFrame) -> TriggerPl
 
 def shares_found(layers: Sequence[int], tails: Sequence[NDArray[np.float64]]) -> dict[int | None, Estimate]:
     """The shares of significant memories by layer and over all; all layers are tested together."""
-    chosen = find_true(np.concatenate(tails)) if len(tails) else np.empty(0, np.bool_)
-    parts = np.split(chosen, np.cumsum([len(each) for each in tails])[:-1]) if len(tails) else []
-    return {key: share(int(part.sum()), len(part)) for key, part in [*zip(layers, parts, strict=True), (None, chosen)]}
+    significant = find_true(np.concatenate(tails)) if len(tails) else np.empty(0, np.bool_)
+    parts = np.split(significant, np.cumsum([len(each) for each in tails])[:-1]) if len(tails) else []
+    return {
+        key: share(int(part.sum()), len(part)) for key, part in [*zip(layers, parts, strict=True), (None, significant)]
+    }
 
 
 def find_true(p_values: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -159,9 +155,9 @@ def find_true(p_values: NDArray[np.float64]) -> NDArray[np.bool_]:
     count = len(p_values)
     order = np.argsort(p_values, kind="stable")
     below = np.flatnonzero(p_values[order] <= FALSE * np.arange(1, count + 1) / max(1, count))
-    chosen = np.zeros(count, np.bool_)
-    chosen[order[: below[-1] + 1 if len(below) else 0]] = True
-    return chosen
+    significant = np.zeros(count, np.bool_)
+    significant[order[: below[-1] + 1 if len(below) else 0]] = True
+    return significant
 
 
 def binomial_tail(count: int, least: int, part: float) -> float:

@@ -143,19 +143,19 @@ def exits(rows: pl.DataFrame) -> dict[str, Estimate]:
     that of the lowest threshold whose error interval ends at `TOLERATED` or below; 0 if there is none.
     """
     estimates: dict[str, Estimate] = {}
-    chosen = NOTHING
+    could_stop = NOTHING
     for percent, threshold in reversed(THRESHOLDS.items()):
-        own = rows.filter((pl.col("threshold") - threshold).abs() < 1e-6)
-        stopped = clustered_share(own["stopped"].to_numpy(), own["tokens"].to_numpy())
-        wrong = clustered_share(own["wrong"].to_numpy(), own["stopped"].to_numpy())
+        here = rows.filter((pl.col("threshold") - threshold).abs() < 1e-6)
+        stopped = clustered_share(here["stopped"].to_numpy(), here["tokens"].to_numpy())
+        wrong = clustered_share(here["wrong"].to_numpy(), here["stopped"].to_numpy())
         estimates |= {f"stopped_{percent}": stopped, f"wrong_{percent}": wrong}
         if wrong.high is not None and wrong.high <= TOLERATED:
-            chosen = stopped
-        elif chosen.value is None and stopped.count:
-            chosen = Estimate(None, stopped.count)
-    if chosen.value is None and chosen.count:
-        chosen = Estimate(0.0, chosen.count)
-    return estimates | {"could_stop": chosen}
+            could_stop = stopped
+        elif could_stop.value is None and stopped.count:
+            could_stop = Estimate(None, stopped.count)
+    if could_stop.value is None and could_stop.count:
+        could_stop = Estimate(0.0, could_stop.count)
+    return estimates | {"could_stop": could_stop}
 
 
 @dataclass(frozen=True)
@@ -180,10 +180,10 @@ def mean_spread(layers: list[Spread]) -> Estimate:
         return NOTHING
     value = sum(one.value for one in layers) / len(layers)
     low, high = ends(np.mean([one.draws for one in layers], axis=0))
-    known = [one for one in layers if one.count in _T]
-    if low is None or high is None or len(known) < len(layers):
+    tabled = [one for one in layers if one.count in _T]
+    if low is None or high is None or len(tabled) < len(layers):
         return Estimate(value, layers[0].documents)
-    margin = math.sqrt(sum((_T[one.count] * one.deviation) ** 2 * (1 + 1 / one.count) for one in known)) / len(layers)
+    margin = math.sqrt(sum((_T[one.count] * one.deviation) ** 2 * (1 + 1 / one.count) for one in tabled)) / len(layers)
     return Estimate(
         value, layers[0].documents, value - math.hypot(value - low, margin), value + math.hypot(high - value, margin)
     )
@@ -203,15 +203,15 @@ class Losses:
         runs: dict[tuple[int, str], dict[int, list[Floats]]] = {}
         rows = table.filter(pl.col("kind").is_in(["least", "random"])).sort("layer", "kind", "memories", "draw")
         keys: list[Any] = ["layer", "kind", "memories", "draw"]
-        for (layer, kind, memories, _), own in rows.group_by(keys, maintain_order=True):
-            own = own.sort("document")
-            if not own["document"].equals(whole["document"]):
+        for (layer, kind, memories, _), run in rows.group_by(keys, maintain_order=True):
+            run = run.sort("document")
+            if not run["document"].equals(whole["document"]):
                 raise AtlasDamaged(f"table width: layer {layer} lacks documents; make it again with --force")
-            lost = own["loss"].to_numpy() - whole["loss"].to_numpy()
+            lost = run["loss"].to_numpy() - whole["loss"].to_numpy()
             runs.setdefault((layer, kind), {}).setdefault(memories, []).append(lost)
         curves = {
-            (layer, kind): {n: lost[0] if kind == "least" else np.stack(lost, 1) for n, lost in own.items()}
-            for (layer, kind), own in runs.items()
+            (layer, kind): {n: lost[0] if kind == "least" else np.stack(lost, 1) for n, lost in by_count.items()}
+            for (layer, kind), by_count in runs.items()
         }
         return cls(whole["tokens"].to_numpy().astype(np.float64), whole["loss"].to_numpy(), curves, seed=seed)
 

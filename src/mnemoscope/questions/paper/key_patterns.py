@@ -119,9 +119,9 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     rows: dict[int, pl.DataFrame] = {}
     folded: dict[int, pl.DataFrame] = {}
     for layer in atlas.layers:
-        own, prefixes = patterns.filter(pl.col("layer") == layer), coverage.top_prefixes(atlas, layer)
-        rows[layer] = coverage.count_per_memory(prefixes, own)
-        folded[layer] = coverage.count_folds(atlas, layer, prefixes, own)
+        here, prefixes = patterns.filter(pl.col("layer") == layer), coverage.top_prefixes(atlas, layer)
+        rows[layer] = coverage.count_per_memory(prefixes, here)
+        folded[layer] = coverage.count_folds(atlas, layer, prefixes, here)
         builder.add_named(layer, coverage.shares(folded[layer]), prefix="folded_")
         builder.add_named(layer, coverage.key_estimates(rows[layer]))
         builder.add(layer, ONE_KIND, _shallow_share(rows[layer]))
@@ -130,7 +130,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     builder.add_named(None, coverage.shares(pl.concat(folded.values())), prefix="folded_")
     for name, part in (("", list(rows.values())), ("_lower", below), ("_upper", above)):
         builder.add(None, ONE_KIND + name, _shallow_share(pl.concat([rows[atlas.layers[0]].clear(), *part])))
-    leads = [[_shallow_share(own) for own in half if own.height] for half in (below, above)]
+    leads = [[_shallow_share(one) for one in half if one.height] for half in (below, above)]
     builder.add(None, "shallow_leads_lower", share_above(leads[0], 0.5))
     builder.add(None, "semantic_leads_upper", share_above([complement(one) for one in leads[1]], 0.5))
     _add_people(builder, atlas)
@@ -143,8 +143,8 @@ def _add_people(builder: AnswerBuilder, atlas: Atlas) -> None:
         return
     rows = []
     for layer in atlas.layers:
-        own = judged.filter(pl.col("layer") == layer)
-        rows.append(coverage.count_by_author(coverage.top_prefixes(atlas, layer), own))
+        here = judged.filter(pl.col("layer") == layer)
+        rows.append(coverage.count_by_author(coverage.top_prefixes(atlas, layer), here))
         builder.add_named(layer, coverage.mean_over_authors(rows[-1]), prefix="people_")
     builder.add_named(None, coverage.mean_over_authors(pl.concat(rows)), prefix="people_")
 

@@ -128,24 +128,24 @@ def _changes(atlas: Atlas) -> pl.DataFrame:
         change=(pl.col("removed_coefficient").cast(pl.Float64) - pl.col("coefficient")) / pl.col("coefficient"),
     )
     memories = rows.select("layer", "memory").unique()
-    known = []
+    kinds = []
     for layer in atlas.layers:
         here = memories.filter(pl.col("layer") == layer)["memory"].to_list()
         prefixes = coverage.top_prefixes(atlas, layer).filter(pl.col("memory").is_in(here))
-        own = patterns.filter((pl.col("layer") == layer) & pl.col("memory").is_in(here))
-        known.append(coverage.kinds(prefixes, own).with_columns(layer=pl.lit(layer, pl.Int16)))
-    return rows.join(pl.concat(known), on=["layer", "memory", "group"], how="left", maintain_order="left")
+        of_layer = patterns.filter((pl.col("layer") == layer) & pl.col("memory").is_in(here))
+        kinds.append(coverage.kinds(prefixes, of_layer).with_columns(layer=pl.lit(layer, pl.Int16)))
+    return rows.join(pl.concat(kinds), on=["layer", "memory", "group"], how="left", maintain_order="left")
 
 
 def _add_estimates(builder: AnswerBuilder, layer: int | None, rows: pl.DataFrame, atlas: Atlas) -> None:
     codes, memories = _memory_codes(rows)
     removed, kind, change = (rows[name].to_numpy() for name in ("removed", "kind", "change"))
-    of_kind = {name: kind == own if own else np.ones(len(kind), bool) for name, (own, _) in TRIGGER_KINDS.items()}
-    masks = {(token, name): (removed == token) & own for token in REMOVED for name, own in of_kind.items()}
+    of_kind = {name: kind == one if one else np.ones(len(kind), bool) for name, (one, _) in TRIGGER_KINDS.items()}
+    masks = {(token, name): (removed == token) & mask for token in REMOVED for name, mask in of_kind.items()}
     sets = [(change[mask], codes[mask]) for mask in masks.values()]
     quantiles = Resamples(memories, plan_seed(atlas)).quantiles(sets, [level for level, _ in STATISTICS.values()])
-    for (token, name), own in zip(masks, quantiles, strict=True):
-        for statistic, estimate in zip(STATISTICS, own, strict=True):
+    for (token, name), estimates in zip(masks, quantiles, strict=True):
+        for statistic, estimate in zip(STATISTICS, estimates, strict=True):
             number = _number(token, statistic, name)
             builder.add(layer, number.name, estimate, removed=token, statistic=statistic, kind=name)
 

@@ -6,6 +6,7 @@ with c = |m| norm(v).
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -132,38 +133,35 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     builder.add_layers("dominated", rows.share(rows["top_share"] > 0.5))
     layer, fewest = least_layer(active)
     builder.add(None, "active_least_layer", fewest, at_layer=layer)
-    depth = _depth(layer, fewest, may_be_least(active), atlas)
+    depth, layers = NOTHING, model_layers(atlas)
+    if layer is not None:
+        depth = Estimate((layer + 1) / layers, fewest.count)
+        if fewest.low is not None:  # the interval spans the layers that may have the fewest
+            least = may_be_least(active)
+            depth = replace(depth, low=(min(least) + 1) / layers, high=(max(least) + 1) / layers)
     builder.add(None, "least_depth", depth, at_layer=layer)
     builder.add(None, "documents", rows.documents())
     shares = {layer: coverage.layer_shares(atlas, layer, patterns) for layer in atlas.layers}
     for kind in ("semantic", "shallow"):
-        builder.add(None, f"correlation_{kind}", _correlation(active, {at: own[kind] for at, own in shares.items()}))
+        builder.add(
+            None, f"correlation_{kind}", _correlation(active, {at: by_kind[kind] for at, by_kind in shares.items()})
+        )
     return builder.frame()
 
 
 def _add_strong(builder: AnswerBuilder, atlas: Atlas) -> None:
     """By layer and over all memories; nothing for a sign that no memory of a layer has."""
     activity = read_layers(atlas, "activity")
-    found = strongly_active(activity).with_columns(
+    strong = strongly_active(activity).with_columns(
         layer=activity["layer"], strong_fires=activity["max"] > 0, strong_negative_fires=activity["min"] < 0
     )
-    for at, rows in by_layer(atlas, found):
+    for at, rows in by_layer(atlas, strong):
         for name in STRONG:
             if rows[f"{name}_fires"].any():
                 builder.add(at, name, mean_share(rows[name].drop_nulls()))
         features = sum(int(rows[f"{name}_fires"].sum()) for name in STRONG)
         unknown = sum(int((rows[f"{name}_fires"] & rows[name].is_null()).sum()) for name in STRONG)
         builder.add(at, "strong_unknown", Estimate(unknown, features))
-
-
-def _depth(layer: int | None, fewest: Estimate, candidates: list[int], atlas: Atlas) -> Estimate:
-    """The layer's relative depth; the interval spans the candidates."""
-    if layer is None:
-        return NOTHING
-    depth = model_layers(atlas)
-    if fewest.low is None:
-        return Estimate((layer + 1) / depth, fewest.count)
-    return Estimate((layer + 1) / depth, fewest.count, (min(candidates) + 1) / depth, (max(candidates) + 1) / depth)
 
 
 def _correlation(active: ByLayer, other: Mapping[int, Estimate]) -> Estimate:

@@ -32,13 +32,13 @@ def cases(atlas: Atlas) -> pl.DataFrame:
     rows = Predictions(atlas)
     composition = (rows["output_top"] != rows["residual_top"]) & (rows["output_top"] != rows["ffn_top"])
     places = np.flatnonzero(composition & (rows["layer"] == model_layers(atlas) - 1))
-    chosen = np.sort(np.random.default_rng((plan_seed(atlas), 100)).permutation(places)[:CASES])
-    tokens = {name: rows[name][chosen] for name in ("residual_top", "ffn_top", "output_top", "next_token")}
-    columns: dict[str, Any] = {name: rows[name][chosen] for name in ("prefix", "layer")} | tokens
-    for name, own in tokens.items():
+    drawn = np.sort(np.random.default_rng((plan_seed(atlas), 100)).permutation(places)[:CASES])
+    tokens = {name: rows[name][drawn] for name in ("residual_top", "ffn_top", "output_top", "next_token")}
+    columns: dict[str, Any] = {name: rows[name][drawn] for name in ("prefix", "layer")} | tokens
+    for name, ids in tokens.items():
         text = name.removesuffix("_top").removesuffix("_token") + "_text"
-        columns[text] = pl.Series(atlas.token_text(own.tolist()), dtype=pl.String)
-    ends = list(zip(rows["sentence"][chosen].tolist(), rows["position"][chosen].tolist(), strict=True))
+        columns[text] = pl.Series(atlas.token_text(ids.tolist()), dtype=pl.String)
+    ends = list(zip(rows["sentence"][drawn].tolist(), rows["position"][drawn].tolist(), strict=True))
     texts = [atlas.vocabulary.text(prefix) for prefix in atlas.prefixes(ends)]
     return pl.DataFrame(columns | {"prefix_text": pl.Series(texts, dtype=pl.String)})
 

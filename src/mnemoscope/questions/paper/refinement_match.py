@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import polars as pl
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.foundation.intervals import NOTHING, Estimate
+from mnemoscope.foundation.intervals import NOTHING
 from mnemoscope.questions.answer_builder import AnswerBuilder
 from mnemoscope.questions.question import Answer, Claim, Finding, Number, Outcome, Paper, Question
 from mnemoscope.questions.sources import (
@@ -13,7 +13,6 @@ from mnemoscope.questions.sources import (
     NO_PREFIX,
     NUMBER_OF_DOCUMENTS,
     Predictions,
-    ResampledValue,
     contrast,
     model_layers,
 )
@@ -91,18 +90,11 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     layers = model_layers(atlas)
     for name, layer in (("match_lower_third", -(-layers // 3) - 1), ("match_last", layers - 1)):
         builder.add(None, name, match.get(layer, NOTHING), at_layer=layer)
-    builder.add(None, "match_growth_upper_minus_lower", _growth(match, atlas.upper_layers))
+    growth, upper = NOTHING, atlas.upper_layers
+    first, last = atlas.layers[0], atlas.layers[-1]
+    if len(upper) > 1 and first < (turn := upper[0]):
+        above, below = 1 / (last - turn), 1 / (turn - first)
+        growth = contrast((above, match[last]), (-above - below, match[turn]), (below, match[first]))
+    builder.add(None, "match_growth_upper_minus_lower", growth)
     builder.add(None, "documents", rows.documents())
     return builder.frame()
-
-
-def _growth(match: dict[int | None, ResampledValue], upper: tuple[int, ...]) -> Estimate:
-    """Growth of matches per layer in the upper layers, minus that up to the first upper layer. NOTHING if there is no
-    lower layer, or only one upper layer.
-    """
-    known = [layer for layer in match if layer is not None]
-    if len(upper) < 2 or known[0] >= upper[0]:
-        return NOTHING
-    first, turn, last = known[0], upper[0], known[-1]
-    above, below = 1 / (last - turn), 1 / (turn - first)
-    return contrast((above, match[last]), (-above - below, match[turn]), (below, match[first]))

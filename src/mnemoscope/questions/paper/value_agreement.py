@@ -91,8 +91,8 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     builder.add(None, "agreement_upper", _agreement(rows.filter(upper)))
     best, _ = _greatest({layer: one["agreement"] for layer, one in by_layer.items()})
     builder.add(None, "agreement_best_layer", NOTHING if best is None else by_layer[best]["agreement"], best_layer=best)
-    own = {layer: _above_baseline(estimates, looks=len(by_layer)) for layer, estimates in by_layer.items()}
-    where, most = _greatest(own)
+    looks = len(by_layer)
+    where, most = _greatest({layer: _above_baseline(estimates, looks=looks) for layer, estimates in by_layer.items()})
     builder.add(None, "agreement_best_above_baseline", most, best_layer=where)
     looks = len(by_layer) + 1
     _, greatest = _greatest({layer: _exact(one["agreement"], looks) for layer, one in by_layer.items()})
@@ -123,11 +123,11 @@ def _greatest(estimates: dict[int, Estimate]) -> tuple[int | None, Estimate]:
     """The layer with the greatest estimate, of ties the lowest, and that estimate. Its interval covers the greatest of
     all layers' true values, since the layers' intervals hold at once.
     """
-    known = [(one.value, -layer, one) for layer, one in estimates.items() if one.value is not None]
-    if not known:
+    defined = [(one.value, -layer, one) for layer, one in estimates.items() if one.value is not None]
+    if not defined:
         return None, NOTHING
-    value, minus, most = max(known, key=lambda one: one[:2])
-    low, high = (max(getattr(one, end) for *_, one in known) for end in ("low", "high"))
+    value, minus, most = max(defined, key=lambda one: one[:2])
+    low, high = (max(getattr(one, end) for *_, one in defined) for end in ("low", "high"))
     return -minus, Estimate(value, most.count, low, high)
 
 

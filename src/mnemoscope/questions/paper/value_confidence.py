@@ -30,7 +30,7 @@ CONFIDENT = 0.1
 
 
 def _above_share_of_memories(answer: Answer, row: Row) -> Verdict | None:
-    memories = {found.layer: found.count for found in answer.rows("max_probability")}
+    memories = {one.layer: one.count for one in answer.rows("max_probability")}
     upper = sum(memories.get(layer, 0) for layer in answer.upper)
     whole = sum(memories.values())
     return is_above(row, upper / whole) if 0 < upper < whole else None
@@ -112,8 +112,8 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     AtlasUnfinished if values or triggers are missing.
     """
     rows = values(atlas)
-    own = {"decile": pl.Int16, "lowest": pl.Float64, "highest": pl.Float64, "value_norm": pl.Float64}
-    builder = AnswerBuilder(QUESTION, own)
+    keys = {"decile": pl.Int16, "lowest": pl.Float64, "highest": pl.Float64, "value_norm": pl.Float64}
+    builder = AnswerBuilder(QUESTION, keys)
     for layer in atlas.layers:
         here = rows.filter(pl.col("layer") == layer)
         _add_probability(builder, layer, "max_probability", here["max_probability"])
@@ -121,28 +121,24 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     _add_deciles(builder, rows, DECILES, by="max_probability")
     _add_most_confident(builder, atlas, rows, by="max_probability")
     builder.add(None, "all_value_norm", mean(rows["value_norm"]))
-    known = rows.filter(pl.col("working_probability").is_not_null())
-    if known.height:
-        _add_layers_at_work(builder, atlas, rows)
-        _add_deciles(builder, known, WORKING_DECILES, by="working_probability")
-        _add_most_confident(builder, atlas, known, by="working_probability", prefix="working_")
+    at_work = rows.filter(pl.col("working_probability").is_not_null())
+    if at_work.height:
+        for of, here in by_layer(atlas, rows):
+            probability = here["working_probability"].cast(pl.Float64)
+            if of is not None:
+                _add_probability(builder, of, "working_probability", probability)
+            # A memory that never fires is not confident.
+            builder.add(of, "working_confident", share(int((probability >= CONFIDENT).sum()), here.height))
+        _add_deciles(builder, at_work, WORKING_DECILES, by="working_probability")
+        _add_most_confident(builder, atlas, at_work, by="working_probability", prefix="working_")
     return builder.frame()
-
-
-def _add_layers_at_work(builder: AnswerBuilder, atlas: Atlas, rows: pl.DataFrame) -> None:
-    """A memory that never fires is not confident."""
-    for layer, here in by_layer(atlas, rows):
-        probability = here["working_probability"].cast(pl.Float64)
-        if layer is not None:
-            _add_probability(builder, layer, "working_probability", probability)
-        builder.add(layer, "working_confident", share(int((probability >= CONFIDENT).sum()), here.height))
 
 
 def _add_probability(builder: AnswerBuilder, layer: int, name: str, probability: pl.Series) -> None:
     """The mean of the largest probabilities that are known, and the largest of all."""
-    known = probability.cast(pl.Float64).drop_nulls()
-    builder.add(layer, name, mean_share(known))
-    builder.add(layer, f"{name}_best", Estimate(known.max(), len(known)))  # type: ignore[arg-type]
+    defined = probability.cast(pl.Float64).drop_nulls()
+    builder.add(layer, name, mean_share(defined))
+    builder.add(layer, f"{name}_best", Estimate(defined.max(), len(defined)))  # type: ignore[arg-type]
 
 
 def _add_deciles(builder: AnswerBuilder, rows: pl.DataFrame, numbers: tuple[Number, ...], *, by: str) -> None:
@@ -164,18 +160,18 @@ def _add_deciles(builder: AnswerBuilder, rows: pl.DataFrame, numbers: tuple[Numb
 
 def _add_most_confident(builder: AnswerBuilder, atlas: Atlas, rows: pl.DataFrame, *, by: str, prefix: str = "") -> None:
     best = rows.sort([by, "layer", "memory"], descending=[True, False, False]).head(MOST)
-    found: list[float] = []  # of each the share of triggers that it is right after
+    right_shares: list[float] = []  # of each the share of triggers that it is right after
     for layer in best["layer"].unique().sort().to_list():
         here = best.filter(pl.col("layer") == layer).select("memory", "top")
         right = next_tokens(atlas, layer, best=TRIGGERS).join(here, on="memory")
         right = right.select("memory", right=(pl.col("next_token") == pl.col("top")).fill_null(False))
-        found += right.group_by("memory").agg(pl.col("right").mean()).sort("memory")["right"].to_list()
+        right_shares += right.group_by("memory").agg(pl.col("right").mean()).sort("memory")["right"].to_list()
     agrees = best["agrees"].drop_nulls()
     upper = best["layer"].is_in(list(atlas.upper_layers))
     estimates = {
         "top100_upper_layers": share(int(upper.sum()), best.height),
-        "top100_with_trigger": share(sum(one > 0 for one in found), best.height),
-        "top100_trigger_share": mean_share(found),
+        "top100_with_trigger": share(sum(one > 0 for one in right_shares), best.height),
+        "top100_trigger_share": mean_share(right_shares),
         "top100_agreement": share(int(agrees.sum()), len(agrees)),
     }
     builder.add_named(None, estimates, prefix=prefix)

@@ -110,8 +110,8 @@ class Series:
 
 def record(row: Row, series: str) -> dict[str, Any]:
     numbers = {name: round_significant(getattr(row, name)) for name in ("value", "low", "high")}
-    said = {"said": row.text, "interval": row.interval or DASH, "count": f"{row.count:,}"}
-    return {"layer": row.layer, "series": series, **numbers, **said}
+    texts = {"said": row.text, "interval": row.interval or DASH, "count": f"{row.count:,}"}
+    return {"layer": row.layer, "series": series, **numbers, **texts}
 
 
 def round_significant(value: float | None) -> float | None:

@@ -133,22 +133,22 @@ def picture(
     x, y = np.round(frame.rate.at(across), 1), np.round(HEIGHT - frame.confidence.at(up), 1)
     negative = memories["negative"].to_list() if "negative" in memories.columns else [False] * memories.height
     places = [(f"{one:g}", f"{other:g}") for one, other in zip(x.tolist(), y.tolist(), strict=True)]
-    known = np.isfinite(x) & np.isfinite(y)
-    kinds, chosen = memories["kind"].to_list(), set(shown)
+    finite = np.isfinite(x) & np.isfinite(y)
+    kinds, in_front = memories["kind"].to_list(), set(shown)
     tooltips = [f"<title>{escape(title)}</title>" for title in titles] if len(shown) <= SPOKEN else [""] * len(titles)
     parts = []
-    if ground := "".join(f"M{x} {y}h0" for row, (x, y) in enumerate(places) if known[row] and row not in chosen):
+    if ground := "".join(f"M{x} {y}h0" for row, (x, y) in enumerate(places) if finite[row] and row not in in_front):
         parts.append(
             '<path fill="none" stroke="currentColor" stroke-opacity="0.18" stroke-linecap="round"'
             f' stroke-width="{2 * RADIUS - 1:g}" d="{ground}"/>'
         )
-    colours = [*((kind, own) for kind, _, own in PATTERN_COLOURS), (None, BLUE)]
+    colours = [*((kind, colour) for kind, _, colour in PATTERN_COLOURS), (None, BLUE)]
     for below, (kind, colour) in product((True, False), colours):  # rings first, so that they cover no point
         points = "".join(
             f'<a href="{links[row]}" tabindex="-1">{tooltips[row]}'
             f'<circle cx="{places[row][0]}" cy="{places[row][1]}" r="{RADIUS:g}"/></a>'
             for row in shown
-            if known[row] and kinds[row] == kind and negative[row] == below
+            if finite[row] and kinds[row] == kind and negative[row] == below
         )
         if points:
             ink = f'fill="none" pointer-events="all" stroke="{colour}"' if below else f'fill="{colour}"'

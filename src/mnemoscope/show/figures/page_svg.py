@@ -43,9 +43,9 @@ def grammar() -> str:
 def number_parts(svg: str, *, prefix: str = "") -> str:
     """Renumbers clipping paths and gradients from 0 and prefixes their names; the renderer counts on across figures."""
     new: dict[str, str] = {}
-    for found in _NUMBERED.finditer(svg):
-        new.setdefault(found.group(), f"{prefix}{found[1]}{len(new)}")
-    return _NUMBERED.sub(lambda found: new[found.group()], svg)
+    for match in _NUMBERED.finditer(svg):
+        new.setdefault(match.group(), f"{prefix}{match[1]}{len(new)}")
+    return _NUMBERED.sub(lambda match: new[match.group()], svg)
 
 
 def page_svg(specification: dict[str, Any], *, name: str, label: str, silent: bool = False) -> str:

@@ -98,8 +98,11 @@ def lines(
 
 
 def _available(answer: Answer, series: Sequence[Series], least: int = 0) -> list[Series]:
-    known = [one for one in series if any(row.count >= least for row in answer.rows(one.name))]
-    return [replace(one, title=one.title or answer.label(one.name)) for one in known]
+    return [
+        replace(one, title=one.title or answer.label(one.name))
+        for one in series
+        if any(row.count >= least for row in answer.rows(one.name))
+    ]
 
 
 def _colours(series: Sequence[Series], *, stroke: bool = False) -> alt.Color:
@@ -142,12 +145,12 @@ def _beside(series: Sequence[Series], layers: int) -> alt.XOffset:
 
 def _gaps(answer: Answer, series: Sequence[Series], rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """A row without a value where a series has none, so that the line is interrupted at that layer."""
-    known = {(row["series"], row["layer"]) for row in rows}
+    drawn = {(row["series"], row["layer"]) for row in rows}
     return [
         {"layer": layer, "series": one.title, "value": None, "low": None, "high": None}
         for one in series
         for layer in answer.layers
-        if (one.title, layer) not in known
+        if (one.title, layer) not in drawn
     ]
 
 

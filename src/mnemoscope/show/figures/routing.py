@@ -4,7 +4,6 @@ Reads the tables of an atlas (definitions.md section 7.1): `routing` counts ever
 and the overlap of its memories, come from their best positive triggers.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,13 +19,6 @@ from mnemoscope.show.figures.chart import STYLE
 FIRES_ON = 6
 LEAST = 5
 """Fewest triggers that end in a token shown."""
-_LEGEND = alt.Legend(
-    title="x even",
-    titleFontWeight="normal",
-    titleColor="currentColor",
-    labelColor="currentColor",
-    values=[0.25, 0.5, 1, 2, 4],
-)
 PAIRS = 2_000
 """Pairs of memories compared, of one expert and of two."""
 
@@ -71,27 +63,24 @@ def _layer(atlas: Atlas, layer: int, rows: pl.DataFrame) -> LayerRouting:
     ]
     tokens = rows.filter(pl.col("expert") < routed)["tokens"].to_numpy().astype(float)
     same, different = _overlaps(numbering, triggers, seed=int(atlas.manifest.plan["seed"]), layer=layer)
-    return LayerRouting(layer, experts, _evenness(tokens), same, different)
-
-
-def _evenness(tokens: np.ndarray) -> float | None:
-    if len(tokens) < 2 or not tokens.sum():
-        return None
-    p = tokens[tokens > 0] / tokens.sum()
-    return float(-(p * np.log(p)).sum() / np.log(len(tokens)))
+    evenness = None
+    if len(tokens) > 1 and tokens.sum():
+        p = tokens[tokens > 0] / tokens.sum()
+        evenness = float(-(p * np.log(p)).sum() / np.log(len(tokens)))
+    return LayerRouting(layer, experts, evenness, same, different)
 
 
 def _fires_on(numbering: Numbering, triggers: pl.DataFrame) -> dict[int, list[int]]:
     """For each expert, the tokens in which its triggers end more often than the layer's, by how much more."""
-    own = triggers.with_columns(expert=pl.Series(numbering.experts(triggers["memory"].to_numpy())))
-    counts = own.group_by("expert", "token").len()
+    triggers = triggers.with_columns(expert=pl.Series(numbering.experts(triggers["memory"].to_numpy())))
+    counts = triggers.group_by("expert", "token").len()
     of_layer = counts.group_by("token").agg(layer=pl.col("len").sum())
     of_expert = counts.group_by("expert").agg(all=pl.col("len").sum())
     lifts = (
         counts.filter(pl.col("len") >= LEAST)
         .join(of_layer, on="token")
         .join(of_expert, on="expert")
-        .with_columns(lift=pl.col("len") / pl.col("all") / (pl.col("layer") / max(1, own.height)))
+        .with_columns(lift=pl.col("len") / pl.col("all") / (pl.col("layer") / max(1, triggers.height)))
         .filter(pl.col("lift") > 1)
         .sort(["expert", "lift", "len", "token"], descending=[False, True, True, False])
     )
@@ -101,36 +90,52 @@ def _fires_on(numbering: Numbering, triggers: pl.DataFrame) -> dict[int, list[in
 
 def _overlaps(numbering: Numbering, triggers: pl.DataFrame, *, seed: int, layer: int) -> tuple[Estimate, Estimate]:
     """The overlap of random pairs of firing memories of one routed expert, and of two (seeded)."""
-    sets: dict[int, set[int]] = {}
-    for memory, tokens in triggers.group_by("memory", maintain_order=True).agg("token").iter_rows():
-        sets[memory] = set(tokens)
+    grouped = triggers.group_by("memory", maintain_order=True).agg("token")
+    sets: dict[int, set[int]] = {memory: set(tokens) for memory, tokens in grouped.iter_rows()}
     numbers = np.array(sorted(sets), np.int64)
     experts = numbering.experts(numbers) if len(numbers) else numbers
     routed = experts < (numbering.routed or 0)
     numbers, experts = numbers[routed], experts[routed]
-
-    def overlap(pairs: Iterator[tuple[int, int]]) -> Estimate:
-        return mean([len(sets[a] & sets[b]) / len(sets[a] | sets[b]) for a, b in pairs])
 
     if len(numbers) < 2:
         return mean([]), mean([])
     drawn = np.random.default_rng((seed, 6, layer)).integers(len(numbers), size=(20 * PAIRS, 2))
     drawn = drawn[drawn[:, 0] != drawn[:, 1]]
     alike = experts[drawn[:, 0]] == experts[drawn[:, 1]]
-    chosen = (numbers[drawn[rows][:PAIRS]].tolist() for rows in (alike, ~alike))
-    same, different = (overlap((a, b) for a, b in pairs) for pairs in chosen)
-    return same, different
+
+    def overlap(rows: np.ndarray) -> Estimate:
+        pairs = numbers[drawn[rows][:PAIRS]].tolist()
+        return mean([len(sets[a] & sets[b]) / len(sets[a] | sets[b]) for a, b in pairs])
+
+    return overlap(alike), overlap(~alike)
 
 
 def routing_chart(layers: list[LayerRouting], *, about: str | None = None) -> dict[str, Any]:
     """Shares of tokens by layer and expert, over an even share, as Vega-Lite; `about`: with title and legend."""
-    legend = None if about is None else _LEGEND
-    rows = [
-        {"layer": one.layer, "expert": row["name"], "order": row["expert"], "share": row["share"], "against": against}
-        for one in layers
-        for row in one.experts
-        if (against := _against_even(one, row)) is not None
-    ]
+    legend = None
+    if about is not None:
+        legend = alt.Legend(
+            title="x even",
+            titleFontWeight="normal",
+            titleColor="currentColor",
+            labelColor="currentColor",
+            values=[0.25, 0.5, 1, 2, 4],
+        )
+    rows: list[dict[str, Any]] = []
+    for layer in layers:
+        routed = [row for row in layer.experts if row["first_share"] is not None]
+        even = sum(row["tokens"] for row in routed) / max(1, len(routed))
+        rows += [
+            {
+                "layer": layer.layer,
+                "expert": row["name"],
+                "order": row["expert"],
+                "share": row["share"],
+                "against": max(2.0**-10, row["tokens"] / even),
+            }
+            for row in routed
+            if even
+        ]
     names = list(dict.fromkeys(row["expert"] for row in sorted(rows, key=lambda row: row["order"])))
     drawn = (
         alt.Chart(alt.NamedData(name="routing"))
@@ -149,10 +154,3 @@ def routing_chart(layers: list[LayerRouting], *, about: str | None = None) -> di
     if about is not None:
         drawn = drawn.properties(title=alt.TitleParams("Tokens of every routed expert", subtitle=about))
     return {**drawn.to_dict(), "config": STYLE, "datasets": {"routing": rows}}
-
-
-def _against_even(layer: LayerRouting, row: dict[str, Any]) -> float | None:
-    """A routed expert's tokens relative to the layer's mean; None for a shared expert."""
-    tokens = [one["tokens"] for one in layer.experts if one["first_share"] is not None]
-    even = sum(tokens) / max(1, len(tokens))
-    return None if row["first_share"] is None or not even else max(2.0**-10, row["tokens"] / even)

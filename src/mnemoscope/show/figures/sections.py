@@ -85,20 +85,18 @@ def compare_with_paper(answers: Mapping[str, Answer]) -> list[ComparisonLine]:
 
 
 def _compare_answer(answer: Answer, answers: Mapping[str, Answer]) -> list[ComparisonLine]:
-    claims = answer.question.paper.claims
-    lines = [_compare(answer, one, _judge(answer, one), tested=answer.total(one.by)) for one in claims]
+    lines = []
+    for claim in answer.question.paper.claims:
+        row, tested = answer.total(claim.name), answer.total(claim.by or claim.name)
+        outcome = NOTHING_FOUND
+        if row is not None:
+            verdict = None if claim.test is None or tested is None else claim.test(answer, tested)
+            ours = format_value(row.value, claim.form) + _place(row)
+            outcome = ours, format_interval(row.low, row.high, claim.form), verdict
+        lines.append(_compare(answer, claim, outcome, tested=answer.total(claim.by)))
     if (finding := answer.question.finding) is not None:
         lines.append(_compare(answer, finding, NOTHING_FOUND if answer.missing else finding.test(answers)))
     return lines
-
-
-def _judge(answer: Answer, claim: Claim) -> Outcome:
-    row, tested = answer.total(claim.name), answer.total(claim.by or claim.name)
-    if row is None:
-        return NOTHING_FOUND
-    verdict = None if claim.test is None or tested is None else claim.test(answer, tested)
-    ours = format_value(row.value, claim.form) + _place(row)
-    return ours, format_interval(row.low, row.high, claim.form), verdict
 
 
 def _place(row: Row) -> str:
@@ -127,7 +125,10 @@ def _tables(answer: Answer, figure: Figure) -> tuple[Table, ...]:
     captions = dict.fromkeys(["", *(number.table for number in answer.question.numbers)])
     groups = {one: [name for name in by_layer if answer.question.number(name).table == one] for one in captions}
     layers = [_by_layer(answer, group, caption or "by layer") for caption, group in groups.items() if group]
-    return (*layers, *figure.tables, *([_totals(answer, totals)] if totals else []))
+    rows = [row for name in totals if (row := answer.total(name)) is not None]
+    lines = tuple((Cell(answer.label(row.name) + _place(row)), cell(row), Cell(f"{row.count:,}")) for row in rows)
+    over_all = [Table("over all layers", ("what", "value", "cases"), lines)] if totals else []
+    return (*layers, *figure.tables, *over_all)
 
 
 def _by_layer(answer: Answer, names: list[str], caption: str) -> Table:
@@ -141,12 +142,6 @@ def _by_layer(answer: Answer, names: list[str], caption: str) -> Table:
         cases = f"{counts.pop():,}" if len(counts) == 1 else "differ"
         lines.append((Cell("all" if layer is None else str(layer)), *(cell(row) for row in rows), Cell(cases)))
     return Table(caption, ("layer", *(answer.label(name) for name in names), "cases"), tuple(lines))
-
-
-def _totals(answer: Answer, names: list[str]) -> Table:
-    rows = [row for name in names if (row := answer.total(name)) is not None]
-    lines = ((Cell(answer.label(row.name) + _place(row)), cell(row), Cell(f"{row.count:,}")) for row in rows)
-    return Table("over all layers", ("what", "value", "cases"), tuple(lines))
 
 
 def csv_link(table: pl.DataFrame) -> str:

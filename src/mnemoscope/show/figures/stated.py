@@ -37,14 +37,16 @@ class Stated:
             layer = int(self.at * answer.depth)
             return [{"layer": layer, "stated": label}] if layer in answer.layers else []
         ends = {"from": min(self.heights), "to": max(self.heights)}
-        own = [one for one in answer.layers if self.first <= PAPER_LAYERS * one // answer.depth + 1 <= self.last]
-        return [{"layer": layer, "stated": label, **ends} for layer in own]
+        return [
+            {"layer": layer, "stated": label, **ends}
+            for layer in answer.layers
+            if self.first <= PAPER_LAYERS * layer // answer.depth + 1 <= self.last
+        ]
 
 
 def stated_rows(stated: Sequence[Stated], answer: Answer, name: str) -> dict[str, list[dict[str, Any]]]:
     """The data of what can be drawn, by name."""
-    found = {f"{name}_{PAPER}_{place}": one.rows(answer) for place, one in enumerate(stated)}
-    return {key: rows for key, rows in found.items() if rows}
+    return {f"{name}_{PAPER}_{place}": rows for place, one in enumerate(stated) if (rows := one.rows(answer))}
 
 
 def is_stated(part: Any) -> bool:
@@ -60,18 +62,19 @@ def stated_marks(
     padding: float = 0.0,
 ) -> list[Drawing]:
     """The marks of `stated_rows`, with a legend of their own below the panel."""
-    labels = [own[0]["stated"] for own in rows.values()]
+    first_rows = {name: drawn[0] for name, drawn in rows.items()}
+    labels = [row["stated"] for row in first_rows.values()]
     legend: dict[str, Any] = {"orient": "bottom", "title": None, "columns": 1, "labelLimit": 0, "offset": 4}
-    dotted = json.dumps([own[0]["stated"] for own in rows.values() if "from" not in own[0]])
+    dotted = json.dumps([row["stated"] for row in first_rows.values() if "from" not in row])
     dash = {"expr": f"indexof({dotted}, datum.value) < 0 ? [] : {DOTS}"}
     legend |= {"symbolType": "stroke", "symbolStrokeColor": "currentColor", "symbolStrokeWidth": 1, "symbolDash": dash}
     scale = {"type": "ordinal", "domain": labels, "range": [0.6] * len(labels)}
     ink = alt.Opacity("stated:N", scale=scale, legend=legend, sort=labels)
     marks = []
-    for name, own in rows.items():
+    for name, row in first_rows.items():
         one, place = stated[int(name.rpartition("_")[2])], chart(name)
         if not one.heights:
-            at = layer_axis(padding=padding, band=one.at * answer.depth - own[0]["layer"])
+            at = layer_axis(padding=padding, band=one.at * answer.depth - row["layer"])
             marks.append(place.mark_rule(strokeDash=DOTS, color="currentColor").encode(x=at, opacity=ink))
             continue
         across = {"x": layer_axis(padding=padding, band=0), "x2": alt.X2("layer", bandPosition=1)}

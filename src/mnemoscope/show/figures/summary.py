@@ -71,26 +71,24 @@ def _keys(answers: Mapping[str, Answer]) -> list[str]:
         )
     sentences += _kinds(answer)
     removals = answers["key_removals"]
-    medians = {one: removals.total(f"{one}_median") for one in ("last", "first", "random")}
-    known: dict[str, Row] = {name: row for name, row in medians.items() if row is not None}
-    if len(known) == len(medians):
+    removed = ("last", "first", "random")
+    medians = {one: row for one in removed if (row := removals.total(f"{one}_median")) is not None}
+    if len(medians) == len(removed):
+        # The lowest leads if its whole interval lies below all others.
+        lowest, *others = sorted(medians, key=lambda name: medians[name].value)
+        high = medians[lowest].high
+        decided = high is not None and all((low := medians[name].low) is not None and high < low for name in others)
         lead = {
             "last": "Above all the last token fires a memory",
             "first": "Above all the first token fires a memory",
             "random": "Neither end of a prefix matters as much as its middle",
             "": "Which token of a prefix matters most is not clear",
-        }[_lowest(known)]
-        changes = [f"{row.text} without {'a' if name == 'random' else 'the'} {name} one" for name, row in known.items()]
+        }[lowest if decided else ""]
+        changes = [
+            f"{row.text} without {'a' if name == 'random' else 'the'} {name} one" for name, row in medians.items()
+        ]
         sentences.append(f"{lead}: the median change of the coefficient is {join_words(changes)}.")
     return sentences
-
-
-def _lowest(rows: Mapping[str, Row]) -> str:
-    """The row whose whole interval lies below all others; empty if intervals overlap."""
-    least = min(rows, key=lambda name: rows[name].value)
-    others = [row for name, row in rows.items() if name != least]
-    high = rows[least].high
-    return least if high is not None and all(row.low is not None and high < row.low for row in others) else ""
 
 
 def _kinds(answer: Answer) -> list[str]:
@@ -111,7 +109,8 @@ def _kinds(answer: Answer) -> list[str]:
     if len(halves) == 2:
         where, layers, shallow, semantic = halves[1]
         text += f"; in the {where} ({format_layers(layers, bare=True)}) {percent(shallow)} and {percent(semantic)}"
-        below, above = (_shallow_leads(answer, half) for half in ("lower", "upper"))
+        leads = (answer.total(f"shallow_of_one_kind_{half}") for half in ("lower", "upper"))
+        below, above = ("" if row is None else is_above(row, 0.5) for row in leads)
         end = {
             ("yes", "no"): " Surface forms lead below and topics above, as in the paper.",
             ("yes", "yes"): " Surface forms lead throughout; in the paper topics lead above.",
@@ -119,11 +118,6 @@ def _kinds(answer: Answer) -> list[str]:
             ("no", "yes"): " Topics lead below and surface forms above, the reverse of the paper.",
         }.get((below, above), " Which of them leads is not clear in both.")
     return [f"{text}.{end}"]
-
-
-def _shallow_leads(answer: Answer, half: str) -> str:
-    row = answer.total(f"shallow_of_one_kind_{half}")
-    return "" if row is None else is_above(row, 0.5)
 
 
 def _values(answers: Mapping[str, Answer]) -> list[str]:
@@ -171,7 +165,7 @@ def _side(row: Row, other: Row) -> str:
 
 def _refinement(answers: Mapping[str, Answer]) -> list[str]:
     answer = answers["refinement_match"]
-    sentences = [] if not answer.missing else _missing(answer)
+    sentences = _missing(answer) if answer.missing else []
     rows = answer.rows("match")
     if rows:
         first, last = rows[0], rows[-1]
@@ -191,9 +185,7 @@ def _refinement(answers: Mapping[str, Answer]) -> list[str]:
             f"A layer changes the prediction in {changed.text} of cases; {composed.text} of these changes are to a"
             " token that neither the stream nor the layer ranked first: a composition."
         )
-    composition = answers["layer_composition"]
-    zero = composition.total("zero_agreement")
-    if zero is not None:
+    if (zero := answers["layer_composition"].total("zero_agreement")) is not None:
         sentences.append(f"In {zero.text} of cases a layer says what none of its firing memories says.")
     return sentences
 

@@ -102,7 +102,7 @@ def item_page(
     draft: dict[str, Any] | None = None,
 ) -> Page:
     """The page of one item, editing the pattern named in the address, or a draft that could not be stored."""
-    chosen = data["memory"] is not None
+    is_memory = data["memory"] is not None
     if draft is not None:
         pattern = "new" if draft["pattern"] is None else str(draft["pattern"])
 
@@ -110,22 +110,21 @@ def item_page(
         # Browsers store the drafts of each annotator under this key.
         person = hashlib.sha256(annotator.name.encode()).hexdigest()[:12]
         # `none` has another meaning in templates.
-        values = {"bare": not chosen, "key": new_key(), "person": person, "nothing": data.get("none", False)}
-        editing = _form(data["patterns"], pattern, draft) if data["kind"] == "key" else {}
-        return {**values, "problem": problem, **editing}
+        values = {"bare": not is_memory, "key": new_key(), "person": person, "nothing": data.get("none", False)}
+        if data["kind"] == "key":
+            # The form's initial values, and its pattern: None for a new one, by default the last.
+            patterns = {one["pattern"]: one for one in data["patterns"]}
+            slot = max(patterns) if patterns and pattern != "new" else None
+            slot = {str(number): number for number in patterns}.get(pattern, slot)
+            form = {"marks": (), "kind": "", "description": ""}
+            if slot is not None:
+                form = {name: patterns[slot][name] for name in form}
+            values |= {"slot": slot, "draft": draft or form}
+        return values | {"problem": problem}
 
-    if chosen:
+    if is_memory:
         return Page(MEMORY, f"Annotate {data['memory']}", data | {"name": annotator.name}, extra)
     return Page(ITEM, f"Item {data['number']}", data, extra)
-
-
-def _form(patterns: list[dict[str, Any]], asked: str, draft: dict[str, Any] | None) -> dict[str, Any]:
-    """The initial values of a key's form, and its pattern: None for a new one, by default the last."""
-    known = {one["pattern"]: one for one in patterns}
-    slot = max(known) if known and asked != "new" else None
-    slot = {str(number): number for number in known}.get(asked, slot)
-    own = {} if slot is None else {name: known[slot][name] for name in ("marks", "kind", "description")}
-    return {"slot": slot, "draft": draft or {"marks": (), "kind": "", "description": "", **own}}
 
 
 def new_key() -> str:
@@ -149,8 +148,8 @@ def campaign_view(store: "Store | None") -> dict[str, Any]:
     }
 
 
-def results_view(found: "Results") -> dict[str, Any]:
-    return {table.name: getattr(found, table.name).to_dicts() for table in fields(found)}
+def results_view(results: "Results") -> dict[str, Any]:
+    return {table.name: getattr(results, table.name).to_dicts() for table in fields(results)}
 
 
 def draw_people(edition: Edition, figure: list[dict[str, Any]]) -> str:
@@ -160,8 +159,8 @@ def draw_people(edition: Edition, figure: list[dict[str, Any]]) -> str:
     answer = answers_of(edition)["key_patterns"]
     rows = [row | {"name": f"people_{row['name']}"} for row in figure]
     people = pl.DataFrame(rows, infer_schema_length=None).select(EMPTY.columns).cast(EMPTY.schema)
-    own = answer.table if answer.missing else answer.table.filter(~pl.col("name").str.starts_with("people_"))
-    whole = pl.concat([own.select(EMPTY.columns).cast(EMPTY.schema), people])
+    automatic = answer.table if answer.missing else answer.table.filter(~pl.col("name").str.starts_with("people_"))
+    whole = pl.concat([automatic.select(EMPTY.columns).cast(EMPTY.schema), people])
     label = "Figure 2 from people's judgements beside automatic patterns; the numbers are in the table below"
     answers = {"key_patterns": replace(answer, table=whole, missing="")}
     sizes: dict[str, Size] = {"broad": "", "narrow": "narrow"}

@@ -17,10 +17,10 @@ MOST = 200
 
 def comparison_page(edition: Edition) -> Page:
     """What changed between this atlas and those that it was compared with."""
-    found = edition.read_current(COMPARISONS, lambda: comparison_views(edition.atlas))
-    if not found:
+    comparisons = edition.read_current(COMPARISONS, lambda: comparison_views(edition.atlas))
+    if not comparisons:
         raise PageNotFound("The atlas was not compared with another; `mnemoscope compare ATLAS OTHER --save` does so.")
-    return Page("comparison.html", "Comparison", {"comparisons": found})
+    return Page("comparison.html", "Comparison", {"comparisons": comparisons})
 
 
 def comparison_views(atlas: Atlas) -> list[dict[str, Any]]:
@@ -34,18 +34,21 @@ def comparison_views(atlas: Atlas) -> list[dict[str, Any]]:
     views = []
     for number, document in enumerate(saved_comparisons(atlas)):
         try:
-            pairs = [_pair_view(pair) for pair in document.get("pairs", [document])]
+            pairs = [
+                pair
+                | {
+                    "changed": [row | {"memory": str(MemoryId.parse(row["memory"]))} for row in pair["changed"][:MOST]],
+                    "count": len(pair["changed"]),
+                    "table": layer_table(pair["layers"]),
+                }
+                for pair in document.get("pairs", [document])
+            ]
             specification = draw(document).to_dict() | {"config": STYLE | {"header": {"labelColor": "currentColor"}}}
         except MemoryIdError as error:
             raise AtlasDamaged(f"{atlas.path}: a saved comparison is damaged ({error!r}); compare again") from error
         name, label = f"comparison-{number}", "Jaccard of triggers by layer"
         views.append({"pairs": pairs, "drawing": page_svg(specification, name=name, label=label, silent=True)})
     return views
-
-
-def _pair_view(pair: dict[str, Any]) -> dict[str, Any]:
-    changed = [row | {"memory": str(MemoryId.parse(row["memory"]))} for row in pair["changed"][:MOST]]
-    return pair | {"changed": changed, "count": len(pair["changed"]), "table": layer_table(pair["layers"])}
 
 
 PAGES = (

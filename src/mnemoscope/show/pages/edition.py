@@ -100,8 +100,8 @@ class Edition:
         return self.read_current("labels", make).get(layer, empty)
 
     def label(self, memory: MemoryId, sign: int = 1) -> str | None:
-        own = (pl.col("memory") == self.atlas.number(memory)) & (pl.col("sign") == sign)
-        return next(iter(self.labels(memory.layer).filter(own)["label"]), None)
+        feature = (pl.col("memory") == self.atlas.number(memory)) & (pl.col("sign") == sign)
+        return next(iter(self.labels(memory.layer).filter(feature)["label"]), None)
 
     def table(self, name: str, layer: int, columns: tuple[str, ...] | None = None) -> pl.DataFrame:
         """The table of a layer, sorted by memory; fewer `columns`, memory among them, are read faster."""

@@ -166,7 +166,7 @@ def _rows(edition: Edition, layer: int) -> pl.DataFrame:
         rows = rows.join(more, on="memory", how="left")
     texts = {name: atlas.token_text(rows[f"{name}_token"].to_list()) for name in ("top", "bottom")}
     return rows.with_columns(
-        *(pl.Series(f"{name}_text", own, dtype=pl.String) for name, own in texts.items()),
+        *(pl.Series(f"{name}_text", tokens, dtype=pl.String) for name, tokens in texts.items()),
         pl.Series("target_text", atlas.token_text(rows["target"].to_list()), dtype=pl.String),
         most_active=pl.max_horizontal(STRONG),
         most_at_work=pl.max_horizontal(AT_WORK),
@@ -212,7 +212,11 @@ def layers_page(edition: Edition) -> Page:
         rows = layer_rows(edition, layer)
         means = {name: rows[name].mean() for name in (*STRONG, "rate", "max_probability", *AT_WORK)}
         clear = {name: rows[name].mean() for name in ("promotes", "promotes_negative")}
-        shares = {kind: _share(rows, (kind, "both")) for kind in ("shallow", "semantic")}
+        kinds = rows["kind"]
+        shares = {
+            kind: None if kinds.null_count() else int(kinds.is_in([kind, "both"]).sum()) / max(1, rows.height)
+            for kind in ("shallow", "semantic")
+        }
         layers.append({"layer": layer, **_counts(rows), **means, **clear, **shares})
     return Page("layers.html", "Layers", {"layers": layers})
 
@@ -226,15 +230,11 @@ def _counts(rows: pl.DataFrame) -> dict[str, int]:
     }
 
 
-def _share(rows: pl.DataFrame, kinds: tuple[str, ...]) -> float | None:
-    return None if rows["kind"].null_count() else int(rows["kind"].is_in(kinds).sum()) / max(1, rows.height)
-
-
 def layer_page(edition: Edition, layer: LayerNumber, address: Choice) -> Page:
     """One layer: its memories as a table and a picture, and what the questions say of it."""
     rows = layer_rows(edition, layer)
-    chosen = choose(rows, address)
-    pages = max(1, -(-chosen.height // ROWS))
+    selected = choose(rows, address)
+    pages = max(1, -(-selected.height // ROWS))
     if address.page > pages:
         raise PageNotFound(f"There is no page {address.page} of these memories; the last one is {pages}.")
     place = edition.atlas.layers.index(layer)
@@ -242,11 +242,11 @@ def layer_page(edition: Edition, layer: LayerNumber, address: Choice) -> Page:
     columns += ["label", "label_negative", "promotes", "promotes_negative", "bottom_token", "bottom_text"]
     columns += ["value_norm", "top_token", "top_text", "target", "target_text", "target_rank", "agrees"]
     columns += ["kind", "kind_negative", "patterns", "attribution"]
-    listed = chosen.slice((address.page - 1) * ROWS, ROWS).select(columns).to_dicts()
+    listed = selected.slice((address.page - 1) * ROWS, ROWS).select(columns).to_dicts()
     data = {
         "layer": layer,
         **_counts(rows),
-        "total": chosen.height,
+        "total": selected.height,
         "page": address.page,
         "pages": pages,
         "choice": address.model_dump(exclude={"page"}),
@@ -265,10 +265,10 @@ def layer_page(edition: Edition, layer: LayerNumber, address: Choice) -> Page:
 def _picture(edition: Edition, layer: int, choice: Choice) -> str:
     """The layer's picture with the selected memories as points."""
     whole = edition.tables.get("layers frame", lambda: frame(edition.atlas, patterns=edition.has_patterns))
-    shown = set(choose(layer_rows(edition, layer), choice)["memory"].to_list())
+    selected = set(choose(layer_rows(edition, layer), choice)["memory"].to_list())
     points, titles, links = edition.pages.get(("points", layer), lambda: _points(edition, layer))
-    chosen = [place for place, memory in enumerate(points["memory"].to_list()) if memory in shown]
-    return picture(whole, points, shown=chosen, titles=titles, links=links)
+    places = [place for place, memory in enumerate(points["memory"].to_list()) if memory in selected]
+    return picture(whole, points, shown=places, titles=titles, links=links)
 
 
 def _points(edition: Edition, layer: int) -> tuple[pl.DataFrame, list[str], list[str]]:
@@ -300,14 +300,14 @@ def _title(row: Mapping[str, Any]) -> str:
     )
 
 
-def _layer_instances(edition: Edition, chosen: Sequence[MemoryId] | None) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _layer_instances(edition: Edition, memories: Sequence[MemoryId] | None) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Every layer, with the chosen memories only, in several pages if needed; in advance with all, its first page."""
     for layer in edition.atlas.layers:
-        own = [edition.atlas.number(one) for one in chosen or () if one.layer == layer]
-        memories = ",".join(map(str, own)) if len(own) <= NAMED else ""
-        rows = 0 if chosen is None else len(own) if memories else ROWS
+        numbers = [edition.atlas.number(one) for one in memories or () if one.layer == layer]
+        listed = ",".join(map(str, numbers)) if len(numbers) <= NAMED else ""
+        rows = 0 if memories is None else len(numbers) if listed else ROWS
         for page in range(1, max(1, -(-rows // ROWS)) + 1):
-            choice = Choice(memories=memories, page=page)
+            choice = Choice(memories=listed, page=page)
             yield f"/layers/{layer}?{choice.query()}".rstrip("?"), {"layer": layer, "address": choice}
 
 

@@ -56,8 +56,8 @@ def memory_page(edition: Edition, name: MemoryName, address: MemoryAddress = PLA
     patterns = edition.patterns(edition.atlas[wanted].id)
     numbers = [one["pattern"] for one in patterns or []]
     if pattern is not None and pattern not in numbers:
-        said = f"has {len(numbers)}, counted from 0" if numbers else "has none"
-        raise OptionError(f"pattern {pattern} is not one of {wanted}, which {said}")
+        has = f"{len(numbers)}, counted from 0" if numbers else "none"
+        raise OptionError(f"pattern {pattern} is not one of {wanted}, which has {has}")
     triggers = triggers_view(edition, wanted, patterns=patterns or [])
     best = _best(triggers)
     value, activity = edition.row("values", wanted), edition.row("activity", wanted)
@@ -77,7 +77,11 @@ def memory_page(edition: Edition, name: MemoryName, address: MemoryAddress = PLA
         "follows_negative": _count_followed(triggers, -1, value["bottom_tokens"][0]),
         "activity": _activity(activity),
         "importance": importance,
-        "patterns": patterns and [_pattern(one, best) for one in patterns],
+        "patterns": patterns
+        and [
+            {name: one[name] for name in PATTERN} | {"different": count_different(one["triggers"], best)}
+            for one in patterns
+        ],
         "best": {"triggers": len(best), "different": len({one["fold"] for one in best})},
         "pattern": pattern,
         "neighbours": {"value": _by_value(edition, wanted), "triggers": _by_triggers(edition, wanted, triggers)},
@@ -187,10 +191,6 @@ def _count_followed(triggers: list[dict[str, Any]], sign: int, says: int) -> dic
     return {"followed": followed, "best": len(best)}
 
 
-def _pattern(one: dict[str, Any], best: list[dict[str, Any]]) -> dict[str, Any]:
-    return {name: one[name] for name in PATTERN} | {"different": count_different(one["triggers"], best)}
-
-
 def _best(triggers: list[dict[str, Any]], sign: int = 1) -> list[dict[str, Any]]:
     return [one for one in triggers if one["sign"] == sign and one["rank"] < BEST_TRIGGERS]
 
@@ -211,8 +211,8 @@ def _activity(activity: dict[str, Any]) -> dict[str, Any]:
     share = activity["positive"] / activity["prefixes"] if activity["prefixes"] else None
     every = activity.get("all_prefixes", activity["prefixes"])
     strong = strongly_active(pl.DataFrame([activity], schema_overrides={"min": pl.Float64, "max": pl.Float64})).row(0)
-    own = {name: activity[name] for name in names} | dict(zip(STRONG, strong, strict=True))
-    return {**own, "all_prefixes": every, "share": share, "bins": bins}
+    numbers = {name: activity[name] for name in names} | dict(zip(STRONG, strong, strict=True))
+    return {**numbers, "all_prefixes": every, "share": share, "bins": bins}
 
 
 def _importance(edition: Edition, wanted: MemoryId) -> dict[str, Any] | None:
@@ -278,9 +278,9 @@ def _published_judgements(edition: Edition, name: str, **_: object) -> object:
         return None
 
 
-def _memory_instances(edition: Edition, chosen: Sequence[MemoryId] | None) -> Iterator[tuple[str, dict[str, str]]]:
+def _memory_instances(edition: Edition, memories: Sequence[MemoryId] | None) -> Iterator[tuple[str, dict[str, str]]]:
     """The chosen memories; in advance the first, which reads the tables of all."""
-    for memory in [edition.atlas.name(edition.atlas.layers[0], 0)] if chosen is None else chosen:
+    for memory in [edition.atlas.name(edition.atlas.layers[0], 0)] if memories is None else memories:
         yield f"/{memory}", {"name": str(memory)}
 
 

@@ -39,7 +39,7 @@ def overview_view(edition: Edition) -> dict[str, Any]:
     blocks = format_blocks(mined.layer_blocks, mined.other_blocks) if mined.other_blocks else None
     answers = answers_of(edition)
     # A stored answer may be empty.
-    there = {question: found for question, found in answers.items() if not found.table.is_empty()}
+    there = {question: answer for question, answer in answers.items() if not answer.table.is_empty()}
     facts = ("spec", "revision", "fingerprint", "family", "block", "activation")
     return {
         "model": {name: getattr(mined, name) for name in facts}
@@ -54,8 +54,8 @@ def overview_view(edition: Edition) -> dict[str, Any]:
         "layers": [{"layer": layer, "memories": edition.atlas.memories(layer)} for layer in edition.atlas.layers],
         "memories": sum(edition.atlas.memories(layer) for layer in edition.atlas.layers),
         "answers": {
-            question: found.table.filter(pl.col("layer").is_null()).drop("layer").to_dicts()
-            for question, found in there.items()
+            question: answer.table.filter(pl.col("layer").is_null()).drop("layer").to_dicts()
+            for question, answer in there.items()
         },
         "unanswered": [question for question in answers if question not in there],
         "striking": edition.mined.get("striking", lambda: striking_memories(edition)),

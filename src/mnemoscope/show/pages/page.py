@@ -92,8 +92,8 @@ class PageKind:
         assert self.make is not None
         return self.make(edition, **parameters)
 
-    def pages(self, edition: Edition, chosen: Sequence[MemoryId] | None = None) -> Instances:
-        return ((self.path, {}),) if self.instances is None else self.instances(edition, chosen)
+    def pages(self, edition: Edition, memories: Sequence[MemoryId] | None = None) -> Instances:
+        return ((self.path, {}),) if self.instances is None else self.instances(edition, memories)
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,7 @@ class Frame:
 
     def drawing(self, svg: str) -> Markup:
         """A drawing of our own, which contains only permitted elements, with its links mapped like the page's."""
-        found = re.sub(r'href="(/[^"]*)"', lambda found: self.link(found[1]), svg) if self.note else svg
-        return Markup(found)
+        return Markup(re.sub(r'href="(/[^"]*)"', lambda match: self.link(match[1]), svg) if self.note else svg)
 
     def render(self, template: str, values: dict[str, Any]) -> str:
         usual = {"frame": self, "link": self.link, "asset": self.asset, "twin": "", "title": "", "bare": False}

@@ -38,8 +38,8 @@ def layer_numbers(edition: Edition, layer: int) -> list[dict[str, Any]]:
 
 
 def _number(answer: Answer, row: Row) -> dict[str, Any]:
-    own = {name: getattr(row, name) for name in ("value", "low", "high", "count")}
-    return {"name": row.name, "label": _label(answer, row.name), **own, "said": row.text, "between": row.interval}
+    numbers = {name: getattr(row, name) for name in ("value", "low", "high", "count")}
+    return {"name": row.name, "label": _label(answer, row.name), **numbers, "said": row.text, "between": row.interval}
 
 
 def _label(answer: Answer, name: str) -> str:

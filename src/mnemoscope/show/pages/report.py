@@ -54,11 +54,11 @@ def read_memories(edition: Edition) -> list[dict[str, Any]]:
     return [_example(edition, one) for one in striking_memories(edition)]
 
 
-def _example(edition: Edition, found: dict[str, Any]) -> dict[str, Any]:
-    memory = MemoryId.parse(found["memory"])
+def _example(edition: Edition, striking: dict[str, Any]) -> dict[str, Any]:
+    memory = MemoryId.parse(striking["memory"])
     top = edition.row("values", memory)["top_tokens"][:TOKENS]
     triggers = fold_groups(group_triggers(triggers_view(edition, memory, patterns=()), 1, says=top[0]))
-    return found | {
+    return striking | {
         "triggers": triggers[:TRIGGERS],
         "patterns": (edition.patterns(memory) or [])[:PATTERNS],
         "tokens": [edition.atlas.vocabulary.token(token) for token in top],

@@ -80,8 +80,8 @@ def token_page(edition: Edition, index: OpenIndex, *, token: int, layers: str, p
     counts = _counts(edition).drop("token").row(token, named=True)
     page_of: dict[str, Any] = {"layers": among, "limit": PAGE, "offset": PAGE * (page - 1)}
 
-    def rows(found: Sequence[Any], *names: str) -> list[dict[str, Any]]:
-        return [memory_token(edition, one.memory) | {name: getattr(one, name) for name in names} for one in found]
+    def rows(hits: Sequence[Any], *names: str) -> list[dict[str, Any]]:
+        return [memory_token(edition, one.memory) | {name: getattr(one, name) for name in names} for one in hits]
 
     numbers = ("rank", "probability", "score")
     data: dict[str, Any] = {

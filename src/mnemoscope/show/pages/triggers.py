@@ -48,7 +48,7 @@ def triggers_view(
     views = []
     for row, fold in zip(rows, folds, strict=True):
         tokens = sentences[row["sentence"]]
-        if (own := coefficients.get((row["sign"], row["rank"]))) and len(own) != len(tokens):
+        if (activations := coefficients.get((row["sign"], row["rank"]))) and len(activations) != len(tokens):
             raise AtlasDamaged(f"{atlas.path}: token_activations of {wanted} do not fit sentence {row['sentence']}")
         numbers = explained.get(row["prefix_group"], []) if row["sign"] == 1 else []
         views.append(
@@ -58,10 +58,10 @@ def triggers_view(
                 "patterns": numbers,
                 "fold": fold,
                 "tokens": None
-                if own is None
+                if activations is None
                 else [
                     {"text": text, "coefficient": coefficient}
-                    for text, coefficient in zip(vocabulary.split_text(tokens), own, strict=True)
+                    for text, coefficient in zip(vocabulary.split_text(tokens), activations, strict=True)
                 ],
             }
         )
@@ -90,21 +90,21 @@ def random_view(edition: Edition, wanted: MemoryId) -> list[dict[str, Any]] | No
     table = edition.atlas.rows_where("random", wanted.layer, column="memory", ids=[edition.atlas.number(wanted)])
     views = []
     for sign in (1, -1):
-        own = table.filter(pl.col("sign") == sign).sort("rank")
-        if own.is_empty():
+        drawn = table.filter(pl.col("sign") == sign).sort("rank")
+        if drawn.is_empty():
             continue
         middle = pl.col("coefficient").median()
-        chosen = {
-            "random": own.head(DRAWN),
-            "middling": own.sort((pl.col("coefficient") - middle).abs(), "rank").head(DRAWN),
+        examples = {
+            "random": drawn.head(DRAWN),
+            "middling": drawn.sort((pl.col("coefficient") - middle).abs(), "rank").head(DRAWN),
         }
-        named = pl.concat(chosen.values())["sentence"].to_list()
+        named = pl.concat(examples.values())["sentence"].to_list()
         tokens = dict(edition.atlas.sentences(named, columns=["sentence", "tokens"]).iter_rows())
         shown = {
             name: [_place_view(edition, wanted, row, tokens[row["sentence"]]) for row in rows.to_dicts()]
-            for name, rows in chosen.items()
+            for name, rows in examples.items()
         }
-        facts = {"drawn": len(own), "kept_firings": own["kept_firings"][0], "median": own.select(middle).item()}
+        facts = {"drawn": len(drawn), "kept_firings": drawn["kept_firings"][0], "median": drawn.select(middle).item()}
         views.append({"sign": sign, **facts, **shown})
     return views
 
@@ -147,38 +147,38 @@ def _group(members: list[dict[str, Any]], says: int | None, peak: float) -> dict
         return one["next"] is not None and one["next"]["token"] == says
 
     first = members[0]
-    chosen = next((one for one in members if is_predicted(one)), first)
-    before, after = show_text(chosen["before"]), show_text(f"x{chosen['after']}")[1:]
+    shown = next((one for one in members if is_predicted(one)), first)
+    before, after = show_text(shown["before"]), show_text(f"x{shown['after']}")[1:]
     short, rest = shorten_start(before), _shorten_end(after)
     return {
-        **chosen,
+        **shown,
         "rank": first["rank"],
         "coefficient": first["coefficient"],
         "ranks": [one["rank"] for one in members],
         "times": len(members),
         "similar": [],
-        "foretold": is_predicted(chosen),
+        "foretold": is_predicted(shown),
         "before": before,
         "after": after,
         "short_before": short,
         "short_after": rest,
         "cut": (short, rest) != (before, after),
-        "coloured": None if first["tokens"] is None else _colour_trigger(first, chosen, peak),
+        "coloured": None if first["tokens"] is None else _colour_trigger(first, shown, peak),
     }
 
 
-def _colour_trigger(first: dict[str, Any], chosen: dict[str, Any], peak: float) -> dict[str, Any]:
+def _colour_trigger(first: dict[str, Any], shown: dict[str, Any], peak: float) -> dict[str, Any]:
     """The coloured tokens of a trigger; what follows another one with the same prefix stays without colours."""
     tokens, at = first["tokens"], first["position"]
-    if chosen is not first:
-        tokens = [*tokens[: at + 1], *({"text": text, "coefficient": None} for text in ("", chosen["after"]))]
+    if shown is not first:
+        tokens = [*tokens[: at + 1], *({"text": text, "coefficient": None} for text in ("", shown["after"]))]
     tokens = colour_tokens(tokens, peak)
     before, after = tokens[:at], tokens[at + 2 :]
     kept = len(before) - _count_within(before[::-1], BEFORE)
     return {
         "tokens": tokens,
         "here": tokens[at],
-        "next": tokens[at + 1] if chosen["next"] is not None else None,
+        "next": tokens[at + 1] if shown["next"] is not None else None,
         "before": before,
         "after": after,
         "short_before": before[kept:],
@@ -209,12 +209,11 @@ def token_coefficients(edition: Edition, memory: MemoryId) -> dict[tuple[int, in
     """The coefficients at every token of the best triggers' sentences by sign and rank; none without the table."""
     if not edition.atlas.has("token_activations", layer=memory.layer):
         return {}
-    own = [edition.atlas.number(memory)]
-    table = edition.atlas.rows_where("token_activations", memory.layer, column="memory", ids=own)
-    names = ("sign", "rank", "scale", "coefficients")
+    ids = [edition.atlas.number(memory)]
+    table = edition.atlas.rows_where("token_activations", memory.layer, column="memory", ids=ids)
     return {
         (sign, rank): [float(f"{scale * share:.4g}") for share in shares]
-        for sign, rank, scale, shares in table.select(names).iter_rows()
+        for sign, rank, scale, shares in table.select("sign", "rank", "scale", "coefficients").iter_rows()
     }
 
 

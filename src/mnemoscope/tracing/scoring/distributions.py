@@ -56,19 +56,19 @@ def max_probability(scores: Tensor, extreme: Tensor, factor: Tensor) -> Tensor:
     makes the highest. Terms are float32 and parts add up in float64: off by less than 1e-6, in less than half the time.
     """
     total, bits = torch.zeros_like(factor, dtype=torch.float64), (factor.double() / math.log(2)).to(scores.dtype)
-    for part, above, times, own in _tiles(scores, extreme[:, None], bits[:, None], total):
-        own += part.sub(above).mul_(times).exp2_().sum(1)
+    for part, above, times, sums in _tiles(scores, extreme[:, None], bits[:, None], total):
+        sums += part.sub(above).mul_(times).exp2_().sum(1)
     return (1 / total).to(scores.dtype)
 
 
 def _sums(scores: Tensor, highest: Tensor) -> Tensor:
     """Sums `[4, row]` over x = score - highest, in bits: of 2^x, x 2^x, x and x^2."""
     sums = torch.zeros(4, len(scores), dtype=torch.float64, device=scores.device)
-    for part, above, own in _tiles(scores, highest[:, None], sums.T):
+    for part, above, of_rows in _tiles(scores, highest[:, None], sums.T):
         # Powers of two take PyTorch up to a third less time than those of e.
         bits = part.to(torch.float64, copy=True).sub_(above).mul_(1 / math.log(2))
         terms = bits.exp2()
-        own += torch.stack([terms.sum(1), terms.mul_(bits).sum(1), bits.sum(1), bits.square_().sum(1)], 1)
+        of_rows += torch.stack([terms.sum(1), terms.mul_(bits).sum(1), bits.sum(1), bits.square_().sum(1)], 1)
     return sums
 
 
@@ -77,6 +77,6 @@ def _tiles(scores: Tensor, *of_rows: Tensor) -> Iterator[tuple[Tensor, ...]]:
     most = TERMS * torch.get_num_threads() if scores.device.type == "cpu" else TERMS_ON_CARDS
     rows = max(1, most // scores.shape[1])
     for first in range(0, len(scores), rows):
-        own = [each[first : first + rows] for each in of_rows]
+        others = [each[first : first + rows] for each in of_rows]
         for start in range(0, scores.shape[1], most):
-            yield scores[first : first + rows, start : start + most], *own
+            yield scores[first : first + rows, start : start + most], *others

@@ -85,8 +85,8 @@ class StreamParts(Generic[T]):
         streams = (block.residual, block.ffn_output if post_norm else block.ffn_update, block.layer_output)
         residual, added, output = (self._at(stream).clone() for stream in streams)
         parts = self._parts[layer]
-        own = (parts["input"], parts.get("sum", residual), residual, added, output)
-        self.layers[layer] = LayerStreams(*(stream.to(self._model.device) for stream in own))
+        around = (parts["input"], parts.get("sum", residual), residual, added, output)
+        self.layers[layer] = LayerStreams(*(stream.to(self._model.device) for stream in around))
         if self._watch is not None:
             self.written[layer] = self._watch(block, lambda tensor: self._at(tensor).clone())
 

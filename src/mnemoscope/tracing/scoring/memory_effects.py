@@ -55,9 +55,9 @@ class MemoryEffects:
         if written.opened is not None:
             direction = direction * torch.sigmoid(written.opened.to(device).double())
         direction, bias = self._behind[layer].step_back(direction, written.ffn_output)
-        own = parts.ffn.bias(written.weights)
-        if own is not None:
-            bias = bias + (direction * own.to(device).double()).sum(-1)
+        ffn_bias = parts.ffn.bias(written.weights)
+        if ffn_bias is not None:
+            bias = bias + (direction * ffn_bias.to(device).double()).sum(-1)
         into = [
             norm.step_back(direction, read) for norm, read in zip(self._branches[layer], written.branches, strict=True)
         ]

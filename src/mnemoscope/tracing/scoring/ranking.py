@@ -66,8 +66,8 @@ def _best(scores: Tensor, count: int, *, lowest: bool) -> Best:
         extremes = _block_extremes(scores, lowest=lowest)
         best = extremes.topk(count + 1, dim=1, largest=not lowest)
         tied = _ties(best.values, count, lowest=lowest) | extremes.isnan().any(1)
-        chosen = best.indices[:, :count].sort(dim=1).values
-        columns = (chosen[:, :, None] * BLOCK + torch.arange(BLOCK, device=scores.device)).flatten(1)
+        blocks = best.indices[:, :count].sort(dim=1).values
+        columns = (blocks[:, :, None] * BLOCK + torch.arange(BLOCK, device=scores.device)).flatten(1)
         worst = float("inf") if lowest else float("-inf")
         candidates = scores.gather(1, columns.clamp(max=vocabulary - 1)).masked_fill(columns >= vocabulary, worst)
     finalists = candidates.topk(count + 1, dim=1, largest=not lowest)
@@ -100,17 +100,17 @@ def _block_extremes(scores: Tensor, *, lowest: bool) -> Tensor:
 
 
 def _rank(scores: Tensor, tokens: Tensor) -> Tensor:
-    own = scores.gather(1, tokens[:, None])
+    given = scores.gather(1, tokens[:, None])
     rows = rows_within(BUDGET.in_cache, scores.shape[1]) * torch.get_num_threads()
     rows = rows if scores.device.type == "cpu" else max(1, len(scores))
     marks = torch.empty_like(scores[:rows])
     counts = [
         [compare(part, mark, out=marks[: len(part)]).sum(1) for compare in (torch.gt, torch.eq)]
-        for part, mark in zip(torch.split(scores, rows), torch.split(own, rows), strict=True)
+        for part, mark in zip(torch.split(scores, rows), torch.split(given, rows), strict=True)
     ]
     above, equal = map(torch.cat, zip(*counts, strict=True))
     rank, tied = above.long(), (equal > 1).nonzero()[:, 0]
     if len(tied):
         before = torch.arange(scores.shape[1], device=scores.device)[None] < tokens[tied, None]
-        rank[tied] += ((scores[tied] == own[tied]) & before).sum(1)
+        rank[tied] += ((scores[tied] == given[tied]) & before).sum(1)
     return rank

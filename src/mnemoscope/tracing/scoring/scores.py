@@ -30,11 +30,11 @@ EVENTS = ("residual", "agreement", "ffn", "composition")
 
 def opens(function: F) -> F:
     """Decorates a function whose `model` may also be a name that `load_model` takes, and whose `atlas` a folder."""
-    own = signature(function)
+    declared = signature(function)
 
     @wraps(function)
     def open_and_call(*given: Any, **named: Any) -> Any:
-        bound = own.bind(*given, **named)
+        bound = declared.bind(*given, **named)
         for name, kind, opening in (("model", LanguageModel, load_model), ("atlas", Atlas, open_atlas)):
             one = bound.arguments.get(name)
             if isinstance(one, str | os.PathLike) and not isinstance(one, kind):
@@ -116,14 +116,14 @@ def own_norm_scales(
     without branches. With the final norm's scale they lead to the head (definitions.md section 2, a value at work).
     """
     read = residual + ffn_output if model.block == "post-norm" else ffn_output
-    own = model.norm_scale(read, layer=layer)[:, None]
+    divisors = model.norm_scale(read, layer=layer)[:, None]
     if not branches:
-        return own
+        return divisors
     with torch.inference_mode():
         norms = [branch.behind for branch in model.layer(layer).ffn.branches]
         each = zip(norms, branches, strict=True)
         scales = [scale_of(norm, model.fold_of(norm), entered.to(model.dtype)) for norm, entered in each]
-        return own * torch.stack([scale.to(model.device) for scale in scales], 1)
+        return divisors * torch.stack([scale.to(model.device) for scale in scales], 1)
 
 
 def tops_of_folded(model: LanguageModel, folded: Sequence[Tensor]) -> Tensor:
@@ -150,13 +150,13 @@ def known_votes(model: LanguageModel) -> list[Tensor]:
 def votes(model: LanguageModel, codes: Sequence[Tensor]) -> list[Tensor]:
     """The votes of each layer's `vote_codes`, in their shape; projected once, and cached in the model."""
     kept = known_votes(model)
-    codes = [own.to(known.device) for own, known in zip(codes, kept, strict=True)]
-    new = [torch.unique(own[known[own] < 0]) for own, known in zip(codes, kept, strict=True)]
-    folded = [folded_values(model, layer, own // 2, 1 - 2 * (own % 2)) for layer, own in enumerate(new)]
-    tops = torch.split(tops_of_folded(model, folded), [len(own) for own in new])
-    for own, tokens, known in zip(new, tops, kept, strict=True):
-        known[own] = tokens.to(known.device)
-    return [known[own] for own, known in zip(codes, kept, strict=True)]
+    codes = [code.to(voted.device) for code, voted in zip(codes, kept, strict=True)]
+    new = [torch.unique(code[voted[code] < 0]) for code, voted in zip(codes, kept, strict=True)]
+    folded = [folded_values(model, layer, code // 2, 1 - 2 * (code % 2)) for layer, code in enumerate(new)]
+    tops = torch.split(tops_of_folded(model, folded), [len(code) for code in new])
+    for code, tokens, voted in zip(new, tops, kept, strict=True):
+        voted[code] = tokens.to(voted.device)
+    return [voted[code] for code, voted in zip(codes, kept, strict=True)]
 
 
 def votes_in(values: pl.DataFrame) -> tuple[Tensor, Tensor]:
@@ -184,9 +184,9 @@ def adopt_votes(model: LanguageModel, atlas: Atlas) -> bool:
     kept = known_votes(model)
     for layer in atlas.layers:
         values = atlas.table("values", layer=layer, columns=["top_tokens", "bottom_tokens"])
-        known = torch.stack(votes_in(values), 1).flatten()
-        if len(known) == len(kept[layer]) and int(known.max()) < model.sizes.vocabulary:
-            kept[layer].copy_(known)
+        mined_votes = torch.stack(votes_in(values), 1).flatten()
+        if len(mined_votes) == len(kept[layer]) and int(mined_votes.max()) < model.sizes.vocabulary:
+            kept[layer].copy_(mined_votes)
     return True
 
 

@@ -24,8 +24,11 @@ class AddressPrefix:
         self._app, self._settings = app, settings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        prefix = self._prefix(Headers(scope=scope)) if scope["type"] == "http" else ""
-        if scope["type"] != "http" or not (prefix or self._settings.secure):
+        prefix, settings = "", self._settings
+        if scope["type"] == "http":
+            forwarded = Headers(scope=scope).get("x-forwarded-prefix", "").rstrip("/") if settings.trust_proxy else ""
+            prefix = forwarded if forwarded and is_prefix(forwarded) else settings.root_path
+        if scope["type"] != "http" or not (prefix or settings.secure):
             await self._app(scope, receive, send)
             return
         path = scope["path"]
@@ -52,10 +55,6 @@ class AddressPrefix:
 
         below = {**scope, "path": path, "raw_path": quote(path).encode(), "root_path": prefix}
         await self._app(below, receive, send_below)
-
-    def _prefix(self, headers: Headers) -> str:
-        forwarded = headers.get("x-forwarded-prefix", "").rstrip("/") if self._settings.trust_proxy else ""
-        return forwarded if forwarded and is_prefix(forwarded) else self._settings.root_path
 
     def _change(self, headers: MutableHeaders, prefix: str) -> None:
         to = headers.get("location", "")

@@ -98,7 +98,8 @@ class Security:
             return _refusal(request, 413, f"What was sent is larger than {BODY:,} bytes.")
         if len(path_of(request)) + len(query_of(request)) > ADDRESS:
             return _refusal(request, 414, f"The address is longer than {ADDRESS:,} characters.")
-        if self._site.settings.local and not self._is_own(headers.get("host", "")):
+        host, public = _name(headers.get("host", "")), self._site.settings.public_host
+        if self._site.settings.local and host not in NAMES and (public is None or host != _name(public)):
             return _refusal(request, 403, "This server answers to 127.0.0.1 and localhost only.")
         # A link that was followed is neither embedded in another page nor prefetched.
         followed = headers.get("sec-fetch-dest") in (None, "document") and "sec-purpose" not in headers
@@ -107,10 +108,6 @@ class Security:
         if request.method not in ("GET", "HEAD", "OPTIONS") and not self._is_same_site(headers):
             return _refusal(request, 403, "This was sent from another site; use the form of this one.")
         return None
-
-    def _is_own(self, host: str) -> bool:
-        public = self._site.settings.public_host
-        return _name(host) in NAMES or (public is not None and _name(host) == _name(public))
 
     def _is_same_site(self, headers: Headers) -> bool:
         """Whether a post comes from one of our pages, or from no browser."""

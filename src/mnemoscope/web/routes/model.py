@@ -71,11 +71,11 @@ def cause(site: OneSite, worker: OneWorker, wanted: Annotated[CauseAddress, Quer
     shown = changes if wanted.view == "after" else ()
     position = wanted.position if isinstance(wanted.position, int) else None
     asked = wanted.prompt, shown, wanted.target, wanted.against, position
-    found = attribution(worker, *asked, wanted.until)
+    answer = attribution(worker, *asked, wanted.until)
     if not worker.differs:
-        found = {**found, "memories": describe_memories(site.edition(), found["memories"])}
+        answer = {**answer, "memories": describe_memories(site.edition(), answer["memories"])}
     extra = {"asked": wanted.trace, "until": wanted.until}
-    return Page("cause.html", "What it hangs on", {"attribution": found}, lambda: extra)
+    return Page("cause.html", "What it hangs on", {"attribution": answer}, lambda: extra)
 
 
 @router.get(
@@ -205,10 +205,10 @@ def _direct_effects(
 
     asked = wanted.target, wanted.against, position
     sides = {"before": (), "after": changes} if changes else {wanted.view: ()}
-    found = {view: attribution(worker, wanted.prompt or "", own, *asked, "effects") for view, own in sides.items()}
-    pushed = found[wanted.view]
+    effects = {view: attribution(worker, wanted.prompt or "", made, *asked, "effects") for view, made in sides.items()}
+    pushed = effects[wanted.view]
     memories = pushed["memories"] if worker.differs else describe_memories(edition, pushed["memories"])
-    difference = {view: one["difference"] for view, one in found.items()} if changes else None
+    difference = {view: one["difference"] for view, one in effects.items()} if changes else None
     return {"pushed": {**pushed, "memories": memories}, "difference": difference}
 
 
@@ -228,11 +228,11 @@ def _diff_data(site: Site, worker: "ModelWorker") -> dict[str, Any]:
 
 def _names(site: Site, worker: "ModelWorker") -> dict[str, str | None]:
     """What the two models are called: the mined one, also below an adapter, as in its atlas."""
-    own, second = worker.model, worker.second
-    mined = own.spec if worker.differs else site.atlas.manifest.model.spec
-    if second is None or second.source != own.source:
+    model, second = worker.model, worker.second
+    mined = model.spec if worker.differs else site.atlas.manifest.model.spec
+    if second is None or second.source != model.source:
         return {"first": mined, "second": second and second.spec}
-    return {"first": mined, "second": second.spec.replace(own.spec, mined, 1)}
+    return {"first": mined, "second": second.spec.replace(model.spec, mined, 1)}
 
 
 def _diff_page(site: Site, worker: "ModelWorker", wanted: DiffAddress) -> Page:
@@ -244,10 +244,13 @@ def _diff_page(site: Site, worker: "ModelWorker", wanted: DiffAddress) -> Page:
     if wanted.prompt is None or (wanted.other is None and worker.second is None):
         return Page("diff.html", "Diff", data, lambda: extra)
     asked = wanted.prompt, wanted.other, wanted.target, wanted.against
-    found = run_difference(worker, *asked, patched=wanted.until == "patched")
+    difference = run_difference(worker, *asked, patched=wanted.until == "patched")
     if not worker.differs:
-        found = {**found, "memories": describe_memories(site.edition(), found["memories"], "coefficient_second")}
-    data["difference"], extra["look"] = found, DiffView(wanted, found, worker.model.sizes.layers)
+        difference = {
+            **difference,
+            "memories": describe_memories(site.edition(), difference["memories"], "coefficient_second"),
+        }
+    data["difference"], extra["look"] = difference, DiffView(wanted, difference, worker.model.sizes.layers)
     if wanted.generate:
         second = worker.second if wanted.other is None else None
         before = continue_prompt(worker, wanted.prompt, (), wanted.generate)

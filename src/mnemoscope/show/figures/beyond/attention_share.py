@@ -30,12 +30,12 @@ NORMS = (Series("attention_norm", ORANGE, title="attention"), Series("ffn_norm",
 WHOLE = ("embedding", "attention", "ffn", "bias", "rest")
 
 
-def _events(name: str, own: str) -> tuple[Series, ...]:
+def _events(name: str, alone: str) -> tuple[Series, ...]:
     return (
         Series(f"{name}_residual", GREY, title="residual: the stream's token stays"),
         Series(f"{name}_agreement", GREEN, title="agreement: both say it"),
         Series(f"{name}_composition", ORANGE, title="composition: a third token"),
-        Series(f"{name}_own", PURPLE, title=own),
+        Series(f"{name}_own", PURPLE, title=alone),
     )
 
 

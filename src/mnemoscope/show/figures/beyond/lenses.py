@@ -15,9 +15,9 @@ COLOURS = {"plain": BLUE, "ridge": GREEN, "tuned": ORANGE}
 
 
 def _series(name: str, control: str = "", *, rulers: Sequence[str] = tuple(COLOURS)) -> Sequence[Series]:
-    own = [Series(f"{name}_{ruler}", COLOURS[ruler], title=ruler) for ruler in rulers]
+    solid = [Series(f"{name}_{ruler}", COLOURS[ruler], title=ruler) for ruler in rulers]
     dashed = [Series(f"{control}_{ruler}", COLOURS[ruler], DASHED, title=f"{ruler}, control") for ruler in rulers]
-    return [*own, *dashed] if control else own
+    return [*solid, *dashed] if control else solid
 
 
 def figure(answer: Answer) -> Figure:

@@ -64,8 +64,8 @@ def _exit_curves(answer: Answer) -> tuple[Panel, ...]:
         for percent in THRESHOLDS:
             stopped, wrong = (answer.at(f"{kind}_{percent}", layer) for kind in ("stopped", "wrong"))
             if stopped is not None and wrong is not None:
-                own = {"stopped": stopped.value, "above": f"{percent} %", "stop": stopped.text, "percent": percent}
-                rows.append(record(wrong, str(layer)) | own)
+                stops = {"stopped": stopped.value, "above": f"{percent} %", "stop": stopped.text, "percent": percent}
+                rows.append(record(wrong, str(layer)) | stops)
     if not rows:
         return ()
     name = "layer_width_exits"

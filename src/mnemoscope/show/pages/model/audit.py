@@ -40,36 +40,37 @@ class AuditAddress(Address, frozen=True):
 
 
 class AuditView:
-    def __init__(self, found: Data, neighbours: str) -> None:
-        self.found, self.after, self.neighbours = found, found["after"], neighbours
-        self._trace = TraceAddress(prompt=found["text"])
+    def __init__(self, audit: Data, neighbours: str) -> None:
+        self.audit, self.after, self.neighbours = audit, audit["after"], neighbours
+        self._trace = TraceAddress(prompt=audit["text"])
 
     @property
     def highest(self) -> float:
-        return math.log2(self.found["alternatives"] + 1)
+        return math.log2(self.audit["alternatives"] + 1)
 
     def carriers(self) -> list[Data]:
-        own = self.found["memories"]
-        longest = {name: max((abs(one[name]) for one in own), default=0.0) or 1.0 for name in ("direct", "lost")}
+        carriers = self.audit["memories"]
+        longest = {name: max((abs(one[name]) for one in carriers), default=0.0) or 1.0 for name in ("direct", "lost")}
         return [
             one
             | {
                 "direct_share": abs(one["direct"]) / longest["direct"],
                 "lost_share": max(0.0, one["lost"]) / longest["lost"],
             }
-            for one in own
+            for one in carriers
         ]
 
     def together(self) -> list[Data]:
         """With nothing, the best, and others off: log probability, its change, and the loss on other text."""
-        before, after = self.found["log_probability"], self.after
+        before, after = self.audit["log_probability"], self.after
         rows = (
             ("nothing", before, None),
             (f"its best {len(after['memories'])}", after["log_probability"], after["side_effect"]),
             ("others as strong there", after["control_log_probability"], after["control_side_effect"]),
         )
         return [
-            {"off": off, "log_probability": own, "change": own - before, "beside": beside} for off, own, beside in rows
+            {"off": off, "log_probability": left, "change": left - before, "beside": beside}
+            for off, left, beside in rows
         ]
 
     def trace(self, memories: list[str] | None = None) -> str:

@@ -50,36 +50,36 @@ class DiffAddress(Address, frozen=True, populate_by_name=True):
 
 
 class DiffView:
-    """`found` is the document of a difference between answers that part; `layers` the model's number of layers."""
+    """`difference` is the document of a difference between answers that part; `layers` the model's number of layers."""
 
-    def __init__(self, wanted: DiffAddress, found: Data, layers: int) -> None:
-        self.found, self._layers = found, layers
+    def __init__(self, wanted: DiffAddress, difference: Data, layers: int) -> None:
+        self.difference, self._layers = difference, layers
         self.two_models = wanted.other is None
         self._trace = TraceAddress(prompt=wanted.prompt)
-        self.measure = "effect" if any("effect" in row for row in found["memories"]) else "change"
-        self.written = found["continued"]
+        self.measure = "effect" if any("effect" in row for row in difference["memories"]) else "change"
+        self.written = difference["continued"]
         """What both write before they part."""
-        self.prompts = {name: f"{text}{self.written}" for name, text in found.get("prompts", {}).items()}
+        self.prompts = {name: f"{text}{self.written}" for name, text in difference.get("prompts", {}).items()}
 
     def sums(self) -> list[tuple[str, float]]:
         """The change of each kind of part, over all layers."""
         sums: dict[str, float] = {}
-        for row in self.found["parts"]:
+        for row in self.difference["parts"]:
             sums[row["part"]] = sums.get(row["part"], 0.0) + row["change"]
         return list(sums.items())
 
     def waterfall(self) -> Data:
         """From F in the first run, by the change of every part, to F in the second."""
-        known = {(row["part"], row["layer"]): row["change"] for row in self.found["parts"]}
+        changes = {(row["part"], row["layer"]): row["change"] for row in self.difference["parts"]}
         kinds = ("attention", "memories", "other")
-        layers = {kind: [known.get((kind, layer), 0.0) for layer in range(self._layers)] for kind in kinds}
-        ends = [(kind, known.get((kind, None), 0.0)) for kind in ("embedding", "biases", "norm_scale")]
-        first, second = self.found["difference"]["first"], self.found["difference"]["second"]
+        layers = {kind: [changes.get((kind, layer), 0.0) for layer in range(self._layers)] for kind in kinds}
+        ends = [(kind, changes.get((kind, None), 0.0)) for kind in ("embedding", "biases", "norm_scale")]
+        first, second = self.difference["difference"]["first"], self.difference["difference"]["second"]
         return draw_waterfall([("first", first), ends[0]], layers, ends[1:], second)
 
     def largest(self, sign: int) -> Sequence[Data]:
         """The memories that changed most towards the second's answer (1) or away from it (-1), strongest first."""
-        rows = [row for row in self.found["memories"] if row[self.measure] * sign > 0]
+        rows = [row for row in self.difference["memories"] if row[self.measure] * sign > 0]
         return sorted(rows, key=lambda row: -abs(row[self.measure]))[:PUSHING]
 
     def memory(self, name: str) -> str:

@@ -205,9 +205,10 @@ class TraceView:
 
     def dominants(self, layer: int) -> list[Data]:
         """The dominant memories of a layer: by their own extremes where an atlas has these."""
-        own = self.dominant[layer]
-        found: list[Data] = self.trace["layers"][layer]["positions"][self.position]["memories"] if own is None else own
-        return found
+        memories: list[Data] | None = self.dominant[layer]
+        if memories is None:
+            memories = self.trace["layers"][layer]["positions"][self.position]["memories"]
+        return memories
 
     def share(self, one: Data) -> float:
         """A dominant memory's coefficient as a share of its own extreme, which this prompt may exceed; else of the
@@ -215,9 +216,9 @@ class TraceView:
         """
         return float(one["own_share"] if "own_share" in one else one["share"])
 
-    def pushers(self, found: Data, sign: int) -> list[Data]:
+    def pushers(self, attribution: Data, sign: int) -> list[Data]:
         """The memories that pushed for (1) or against (-1), strongest first."""
-        return [one for one in found["memories"] if one["direct"] * sign > 0]
+        return [one for one in attribution["memories"] if one["direct"] * sign > 0]
 
     def quiet_layers(self) -> list[int]:
         """The layers without an event, but for the one that is shown."""
@@ -259,11 +260,11 @@ class TraceView:
             if layer in (self.here[name]["first"], self.here[name]["decided"])
         ]
 
-    def waterfall(self, found: Data) -> Data:
+    def waterfall(self, attribution: Data) -> Data:
         """The direct effects of an attribution as bars; the last is their sum."""
-        direct = found["direct"]
+        direct = attribution["direct"]
         biases = [("biases", direct["biases"])] if direct["biases"] else []
-        return draw_waterfall([("embedding", direct["embedding"])], direct, biases, found["difference"])
+        return draw_waterfall([("embedding", direct["embedding"])], direct, biases, attribution["difference"])
 
     def clicks(self, one: Data) -> list[tuple[str, str, str]]:
         name = one["memory"]
@@ -315,13 +316,13 @@ def draw_waterfall(
 
 def describe_memories(edition: Edition, rows: Sequence[Data], by: str = "coefficient") -> list[Data]:
     """Rows of memories with what the atlas says of each and the sign of its coefficient: `label` and `promotes`."""
-    found = []
+    described = []
     for row in rows:
         memory, sign = MemoryId.parse(row["memory"]), 1 if row[by] > 0 else -1
         mined = memory.layer in edition.atlas.layers
         promotes = edition.atlas.token_text(edition.promoted_tokens(memory, sign)[:5]) if mined else []
-        found.append({**row, "label": edition.label(memory, sign) if mined else None, "promotes": promotes})
-    return found
+        described.append({**row, "label": edition.label(memory, sign) if mined else None, "promotes": promotes})
+    return described
 
 
 def shade(probability: float) -> int:
@@ -368,11 +369,14 @@ def causal_view(data: dict[str, Any], words: Vocabulary) -> dict[str, Any]:
             }
         )
     key = ("next_token_log_probability", "difference")
-    own = next(row for row in data["rows"] if (row["measure"], row["of"]) == key)
+    next_token = next(row for row in data["rows"] if (row["measure"], row["of"]) == key)
+    # Its effect on the next token; few: too few triggers.
+    low, high = next_token["low"], next_token["high"]
+    clear = "few" if low is None else "unclear" if low <= 0 <= high else "down" if high < 0 else "up"
     return {
         "own": [{"token": token["id"], "shown": words.visible_text(token["id"])} for token in data["own_tokens"]],
         "groups": groups,
-        "clear": _clear(own),
+        "clear": clear,
         "other": -data["sign"],
     }
 
@@ -399,12 +403,3 @@ def _with_sign(value: float | None, unit: int) -> str | None:
     size = abs(value * unit)
     text = f"{size:.3f}" if size >= 0.0005 else f"{size:.0e}" if size else "0"
     return ("\N{MINUS SIGN}" if value < 0 else "+" if value > 0 else "") + text
-
-
-def _clear(row: dict[str, Any]) -> str:
-    """The effect of the memory on the next token: down, up, unclear, or few (too few triggers)."""
-    if row["low"] is None:
-        return "few"
-    if row["low"] <= 0 <= row["high"]:
-        return "unclear"
-    return "down" if row["high"] < 0 else "up"
