@@ -12,7 +12,7 @@ import pyarrow as pa
 from mnemoscope.atlas.columns import TableKind, parse_columns
 from mnemoscope.errors import OptionError
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 SENTENCES_PER_PART = 100_000
 
@@ -125,6 +125,10 @@ _KINDS = (
         clear_z float32? form=number label='clear above' unit='standard deviations' | the same of
             1,000 seeded random directions under the same fold and head, 99th percentile: a feature *promotes* its
             first token only where that stands out by more
+        literal_top int32? of_head | by the paper's formula, softmax(v E^T) without norm, gain or bias: the first token
+        literal_max_probability float32? form=share label="largest, by the paper's formula" | its probability
+        literal_target int32? of_head | the next token of the first trigger; null where that ends its sentence
+        literal_target_rank int32? form=rank label="target's rank, by the paper's formula" | its rank
     """),
     TableKind(
         "neighbours",
@@ -158,6 +162,7 @@ _KINDS = (
         position int32 | the prefix is `tokens[0..position]`
         next_token int32
         final_top int32 | the top of the model's own logits
+        literal_final_top int32? | the top of the final stream times the head's matrix, as in the paper's formula
     """),
     TableKind(
         "predictions",
@@ -183,6 +188,11 @@ _KINDS = (
         votes_ffn int32 form=count | memories with m_i != 0 whose vote, top(sign(m_i) v_i), is `ffn_vote_top`
         votes_ffn_major int32 form=count | those of them in the smallest set
         votes_output int32 form=count | memories with m_i != 0 whose vote is `output_top`
+        literal_residual_top,literal_ffn_top,literal_output_top int32? | the top token of r, of the feed-forward
+            layer's own output y and of o by the paper's formula: times the head's matrix, no norm, gain or bias
+        literal_residual_final_probability float32? form=share | of `final` in softmax(r E^T)
+        literal_residual_bare_probability float32? form=share | of `literal_final_top` in softmax(r E^T)
+        literal_votes int32? form=count | memories, whatever their coefficient, whose `literal_top` is `literal_ffn_top`
     """),
     TableKind("patterns", 16_384, mined=False, for_experts=_EXPERT).with_columns("""
         layer int16

@@ -284,6 +284,14 @@ class LanguageModel(metaclass=_Reloaded):
         """The values of a layer's `memories [n]` (None: all), `[n, hidden']`, float32, with all norms folded in."""
         return self.fold(self.values_in_stream(layer, memories))
 
+    def bare_values(self, layer: int) -> Tensor:
+        """The values of a layer as the paper reads them, `[memory, hidden']`, float32: no norm folded in."""
+        return self.bare(self.values(layer))
+
+    def bare(self, vectors: Tensor) -> Tensor:
+        """Vectors `[..., hidden]` -> `[..., hidden']`, float32, whose scores are the `raw` projection."""
+        return self._project(vectors.float().to(self.device))
+
     def values_in_stream(self, layer: int, memories: Tensor | None = None) -> Tensor:
         """The directions `[n, hidden]`, float32, in which values change the stream: the layer's own norms folded in."""
         values, branches = self.values(layer), self.layer(layer).ffn.branches
@@ -335,7 +343,7 @@ class LanguageModel(metaclass=_Reloaded):
                 return self.anatomy.readout(vectors.to(self.dtype)).float()
             if projection in ("gain", "raw"):
                 if projection == "raw":
-                    return self.scorer().scores(self._project(vectors.float()))
+                    return self.scorer().scores(self.bare(vectors))
                 norm = None if layer is None else self.output_norm(layer)
                 return self.scorer().scores(self.fold(self.fold_of(norm)(vectors)))
         raise OptionError(f"projection {projection!r} does not exist; choose raw, gain or lens")

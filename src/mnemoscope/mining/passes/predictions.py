@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mnemoscope.mining.mining_run import MiningRun
+from mnemoscope.mining.passes.literal_readings import LiteralReader
 from mnemoscope.mining.passes.prefix_pass import Prefixes, PrefixRows, check_finite, plan_prefixes
 from mnemoscope.mining.passes.stream_readings import StreamReader, Streams
 from mnemoscope.mining.steps import empty_answers, missing
@@ -26,8 +27,13 @@ _INTEGERS = (
     *("residual_top", "ffn_top", "ffn_vote_top", "output_top", "residual_final_rank", "ffn_final_rank"),
     *("output_top_residual_rank", "residual_top_ffn_rank", "active", "major"),
     *("votes_ffn", "votes_ffn_major", "votes_output"),
+    *("literal_residual_top", "literal_ffn_top", "literal_output_top", "literal_votes"),
 )
-_NUMBERS = ("residual_final_probability", "effective", "top_share")
+_NUMBERS = (
+    *("residual_final_probability", "effective", "top_share"),
+    *("literal_residual_final_probability", "literal_residual_bare_probability"),
+)
+_OF_PREFIXES = ("final_top", "literal_final_top")
 ROUTED = "routed_memories"
 """In a model of experts: the number of memories that the prefix was routed to, shared experts included."""
 
@@ -73,14 +79,16 @@ class PredictionPass:
             layer: Votes.of(run.path("values", layer), device=run.model.devices[layer]) for layer in run.plan.layers
         }
         self._reader = StreamReader(run.model)
+        tops = {layer: run.read("values", ("literal_top",), layer)["literal_top"].to_torch() for layer in self._layers}
+        self._literal = LiteralReader(run.model, tops)
         shape = (len(prefixes.position), len(run.plan.layers))
         integers = (*_INTEGERS, ROUTED) if run.model.numberings else _INTEGERS
         self._answers = {
             **{name: empty_answers(shape, np.int32) for name in integers},
             **{name: empty_answers(shape, np.float32) for name in _NUMBERS},
-            "final_top": empty_answers(shape[0], np.int32),
+            **{name: empty_answers(shape[0], np.int32) for name in _OF_PREFIXES},
         }
-        voted = (tensor.cpu() for votes in self._votes.values() for tensor in vars(votes).values())
+        voted = [tensor.cpu() for votes in self._votes.values() for tensor in vars(votes).values()]
         self.steps = plan_prefixes(
             run,
             prefixes.sentence,
@@ -88,7 +96,7 @@ class PredictionPass:
             self._read,
             self._answers,
             stage="predictions",
-            inputs=(prefixes.next_token, *voted),
+            inputs=(prefixes.next_token, *voted, *tops.values()),
         )
 
     def _read(self, batch: PrefixRows) -> Mapping[str, NDArray[Any]]:
@@ -98,7 +106,8 @@ class PredictionPass:
         routed: dict[int, Tensor] = {}
 
         def keep(layer: int, block: Block) -> None:
-            streams[layer] = Streams(*map(batch.at, (block.residual, block.ffn_update, block.layer_output)))
+            of_block = block.residual, block.ffn_update, block.layer_output, block.ffn_output
+            streams[layer] = Streams(*map(batch.at, of_block))
             coefficients[layer] = batch.at(block.coefficients)
             widths = torch.tensor(model.numbering(layer).widths, device=block.residual.device)
             if block.weights is None:  # all of them
@@ -107,11 +116,13 @@ class PredictionPass:
                 reachable = ((block.weights != 0) * widths).sum(-1)
             routed[layer] = batch.at(reachable)
 
-        final_top = self._reader.lens_tops(batch.run(model, keep, self._layers))
+        final = batch.run(model, keep, self._layers)
+        final_top, literal_final_top = self._reader.lens_tops(final), self._literal.tops(final)
         columns: dict[str, list[NDArray[Any]]] = {name: [] for name in self._answers}
         readings = self._reader.read(streams, final_top)
+        literal = self._literal.read(streams, final_top, literal_final_top)
         for layer in self._layers:
-            reading = readings[layer]
+            reading = readings[layer] | literal[layer]
             reading |= self._votes[layer].count(coefficients[layer], reading["ffn_vote_top"], reading["output_top"])
             reading[ROUTED] = routed[layer]
             for name in columns.keys() & reading.keys():
@@ -119,7 +130,8 @@ class PredictionPass:
         of_layers = {name: np.stack(each, 1) for name, each in columns.items() if each}
         for name in _NUMBERS:
             check_finite(of_layers[name], self._prefixes.sentence[batch.prefixes], "predictions", self._layers)
-        return {**of_layers, "final_top": final_top.cpu().numpy()}
+        finals = {"final_top": final_top, "literal_final_top": literal_final_top}
+        return of_layers | {name: tokens.cpu().numpy() for name, tokens in finals.items()}
 
     def write(self) -> Mapping[str, Any]:
         prefixes, answers, layers = self._prefixes, dict(self._answers), self._layers
@@ -130,7 +142,7 @@ class PredictionPass:
             "document": prefixes.document,
             "position": prefixes.position.astype(np.int32),
             "next_token": prefixes.next_token.astype(np.int32),
-            "final_top": answers.pop("final_top"),
+            **{name: answers.pop(name) for name in _OF_PREFIXES},
         }
         predictions = {
             "prefix": np.repeat(numbers, len(layers)),

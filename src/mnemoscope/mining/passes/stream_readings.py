@@ -25,11 +25,12 @@ Readings = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Streams:
-    """The streams of one block at some places; all `[row, hidden]`."""
+    """The streams of one block at some places, and the output of its feed-forward layer; all `[row, hidden]`."""
 
     residual: Tensor
     update: Tensor
     output: Tensor
+    ffn_output: Tensor
 
 
 @final

@@ -22,7 +22,7 @@ from mnemoscope.errors import NotFinite
 from mnemoscope.mining.mining_run import MiningRun, read_note
 from mnemoscope.mining.passes.vectors.projector import Projector, Share, join_columns
 from mnemoscope.models import LanguageModel
-from mnemoscope.tracing import max_probability, norms_of, read_scores
+from mnemoscope.tracing import max_probability, norms_of, rank_tokens, read_scores
 
 SIGNS = (1, -1)
 
@@ -45,24 +45,31 @@ Scale = float | Sequence[float]
 
 @dataclass(frozen=True)
 class Targets:
-    """The `target [memory]` (-1: none), and all next tokens of triggers with their memory."""
+    """The `target [memory]` (-1: none), the one that the paper's formula takes, and all next tokens of triggers with
+    their memory.
+    """
 
     target: Ints
+    literal: Ints
     memory: Ints
     next_token: Ints
 
 
 def targets(triggers: pl.DataFrame, memories: int) -> Targets:
-    """The targets of one layer's memories, and the next tokens of its positive triggers (definitions.md section 3)."""
+    """The targets of one layer's memories, and the next tokens of its positive triggers (definitions.md sections 3, 4b):
+    ours is the next token of the best trigger that has one, the paper's that of the first trigger.
+    """
     followed = triggers.filter(pl.col("sign") == 1, pl.col("next_token").is_not_null())
     coefficient = pl.col("coefficient").cast(pl.Float64)
     best = coefficient.max().over("memory")
     tied = followed.filter(best - coefficient < TIE * pl.max_horizontal(1.0, best.abs()))
     firsts = tied.sort("sentence", maintain_order=True).unique("memory", keep="first", maintain_order=True)
-    target = np.full(memories, -1, np.int64)
+    target, literal = np.full((2, memories), -1, np.int64)
     target[firsts["memory"].to_numpy()] = firsts["next_token"].to_numpy()
+    literal_firsts = followed.filter(pl.col("rank") == 0)
+    literal[literal_firsts["memory"].to_numpy()] = literal_firsts["next_token"].to_numpy()
     following = (followed[name].cast(pl.Int64).to_numpy(writable=True) for name in ("memory", "next_token"))
-    return Targets(target, *following)
+    return Targets(target, literal, *following)
 
 
 class ValuePass:
@@ -95,7 +102,14 @@ class ValuePass:
         with_triggers = [(names, factor) for names, factor in by_sign if not np.isnan(factor).all()]
         times = [(names, torch.from_numpy(np.nan_to_num(numbers, nan=1.0))) for names, numbers in with_triggers]
         read = partial(_read_scores, wanted, times if projector.linear else ())
-        columns |= join_columns(projector.read_all(folded, read, opposite=True))
+        bare, read_literal = model.bare_values(layer), partial(_read_literal, wanted.literal)
+        if torch.equal(bare, folded):  # without norms on the way one product serves both
+            columns |= join_columns(
+                projector.read_all(folded, lambda share: read(share) | read_literal(share), opposite=True)
+            )
+        else:
+            columns |= join_columns(projector.read_all(folded, read, opposite=True))
+            columns |= join_columns(projector.read_all(bare, read_literal))
         for names, factor in () if projector.linear else times:
             scaled = folded * factor.to(folded)[:, None]
             columns |= join_columns(projector.read_all(scaled, partial(_read_working, names)))
@@ -103,8 +117,9 @@ class ValuePass:
         if wrong := np.flatnonzero(~np.isfinite([columns[name] for name in checked]).all(0)).tolist():
             named = model.numbering(layer).name(layer, wrong[0])
             raise NotFinite(f"{named} has a key, a value or scores that are not finite; check the model's weights")
-        for name, column in (("target", wanted.target), ("target_rank", columns["target_rank"])):
-            columns[name] = pa.array(column.astype(np.int32), mask=wanted.target < 0)
+        for prefix, target in (("", wanted.target), ("literal_", wanted.literal)):
+            for name, column in (("target", target), ("target_rank", columns[f"{prefix}target_rank"])):
+                columns[prefix + name] = pa.array(column.astype(np.int32), mask=target < 0)
         for name in ("trigger_log_probability", "top_z", "bottom_z"):
             column = columns[name].astype(np.float32)
             columns[name] = pa.array(column, mask=~np.isfinite(column))
@@ -159,7 +174,7 @@ def write_layer_values(run: MiningRun, layer: int) -> None:
     if run.is_made("values", layer):
         return
     values = run.keep(ValuePass, lambda: ValuePass(run.model, seed=run.plan.seed))
-    triggers = run.read("triggers", ("memory", "sign", "coefficient", "sentence", "next_token"), layer)
+    triggers = run.read("triggers", ("memory", "sign", "rank", "coefficient", "sentence", "next_token"), layer)
     scale = read_note(run.context.work, "scales", run.plan)["value_scales"][run.plan.layers.index(layer)]
     factors = None if scale is None else work_factors(run.model, layer, triggers, scale)
     run.write("values", values.columns(layer, targets(triggers, run.model.sizes.memories[layer]), factors), layer)
@@ -188,6 +203,18 @@ def _at_work(
     logit = (factor * (first - mean)).to(scores.dtype)
     numbers = logit, max_probability(scores, first, factor)
     return {name: tensor.cpu().numpy() for name, tensor in zip(names, numbers, strict=True)}
+
+
+@torch.inference_mode()
+def _read_literal(targets: Ints, share: Share) -> dict[str, NDArray[Any]]:
+    scores, wanted = share.scores, torch.from_numpy(targets[share.vectors]).clamp(min=0)
+    ranking = rank_tokens(scores, best=1, of=[wanted.to(scores.device)])
+    tokens, best = (each[:, 0] for each in ranking.best)
+    return {
+        "literal_top": tokens.int().cpu().numpy(),
+        "literal_max_probability": max_probability(scores, best, torch.ones_like(best)).cpu().numpy(),
+        "literal_target_rank": ranking.ranks[0].cpu().numpy(),
+    }
 
 
 def _read_scores(
