@@ -166,8 +166,7 @@ def _write(
 
     def read(number: int) -> None:
         layer = plan.layers[number]
-        columns = reading_columns(values, layer, targets_of(run, layer), kept, seed=plan.seed)
-        run.write("readings", columns, layer)
+        run.write("readings", reading_columns(values, layer, targets_of(run, layer), kept, seed=plan.seed), layer)
         ridge = RolePass(model, None if words is None else moved[layer](words), triggers)
         run.write("key_readings", key_reading_columns(run, {PLAIN: roles, "ridge": ridge}, layer), layer)
 

@@ -70,8 +70,7 @@ class LensText:
             places = by_length[cut]
             rows = [tokens[int(place)].to_numpy().astype(np.int64) for place in places]
             batches.append(LensBatch(rows, bool(judged[places[0]])))
-        shuffled = np.random.default_rng((seed, 11)).permutation(len(batches))
-        self.batches = [batches[place] for place in shuffled]
+        self.batches = [batches[place] for place in np.random.default_rng((seed, 11)).permutation(len(batches))]
 
     def facts(self) -> dict[str, Any]:
         return {"tokens": self.tokens, "batches": len(self.batches)}

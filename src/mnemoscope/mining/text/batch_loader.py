@@ -44,8 +44,7 @@ class BatchLoader:
     @property
     def positions(self) -> int:
         """How many of the mined positions count."""
-        lengths = self._copy.mined_lengths.astype(np.int64)
-        return int(np.maximum(lengths - self._model.reading.first, 0).sum())
+        return int(np.maximum(self._copy.mined_lengths.astype(np.int64) - self._model.reading.first, 0).sum())
 
     def _ids(self, number: int) -> NDArray[np.int64]:
         return self._batches.ids(int(self._order[number]))
