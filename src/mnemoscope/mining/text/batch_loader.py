@@ -95,12 +95,7 @@ def background_table(copy: TokenizedCorpus, plan: MiningPlan, reading: Reading) 
         token[i] = tokens[place]
         if (target := reading.target(place)) < len(tokens):
             following[i] = tokens[target]
-    return {
-        "sentence": sentence,
-        "position": position,
-        "token": token,
-        "next_token": np.ma.masked_equal(following, -1),
-    }
+    return {"sentence": sentence, "position": position, "token": token, "next_token": np.ma.masked_equal(following, -1)}
 
 
 def sentence_rows(copy: TokenizedCorpus, ids: NDArray[np.int64]) -> Iterator[dict[str, Any]]:
