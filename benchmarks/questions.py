@@ -22,7 +22,7 @@ from speed.shapes import random_model
 
 from mnemoscope.atlas import open_atlas
 from mnemoscope.mining import mine
-from mnemoscope.mining.lenses.lens_text import LensText, read_streams
+from mnemoscope.mining.lenses.lens_pass import LensText, read_streams
 from mnemoscope.mining.lenses.ridge import RidgeFit
 from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.text.batches import pad

@@ -17,7 +17,7 @@ from mnemoscope.auditing.likelihoods import likelihoods
 from mnemoscope.cli.mined import OTHER_FUNCTION, summarise
 from mnemoscope.errors import ModelUnsupported
 from mnemoscope.mining import mine
-from mnemoscope.mining.lenses.lens_text import LensText
+from mnemoscope.mining.lenses.lens_pass import LensText
 from mnemoscope.models import LanguageModel, load_model
 from models.conftest import build
 from models.test_company import SIZES, Windowed, longrope, loud

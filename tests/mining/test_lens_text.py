@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from mnemoscope.errors import AtlasUnfinished
-from mnemoscope.mining.lenses.lens_text import LensText
+from mnemoscope.mining.lenses.lens_pass import LensText
 
 
 def write_sentences(folder: Path, lengths: list[int], **columns: Any) -> Path:

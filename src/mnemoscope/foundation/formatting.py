@@ -122,8 +122,7 @@ def show_text(text: str) -> str:
 def show_texts(texts: Sequence[str]) -> list[str]:
     """Pieces of one running text, each as `show_text` shows it in the whole."""
     whole = _DOUBLED_SPACE.sub("·", "".join(texts))
-    ends = list(accumulate(map(len, texts), initial=0))
-    return [_show_signs(whole[first:end]) for first, end in pairwise(ends)]
+    return [_show_signs(whole[first:end]) for first, end in pairwise(accumulate(map(len, texts), initial=0))]
 
 
 def show_controls(text: str) -> str:

@@ -126,8 +126,7 @@ def worker_note(name: str, what: str, why: str = "") -> Note:
 
 def fleet_note(unit: str, *, workers: int, leases_lost: int) -> Note:
     lost = f", {leases_lost} lease{'s' * (leases_lost != 1)} lost" if leases_lost else ""
-    text = f"{unit}; {workers} worker{'s' * (workers != 1)}{lost}"
-    return Note(text, workers=workers, leases_lost=leases_lost)
+    return Note(f"{unit}; {workers} worker{'s' * (workers != 1)}{lost}", workers=workers, leases_lost=leases_lost)
 
 
 EARLY = getattr(signal, "SIGUSR1", None)

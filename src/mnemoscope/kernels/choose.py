@@ -201,8 +201,7 @@ def agrees_with_pytorch(kernels: CardKernels, device: torch.device) -> bool:
     best = kernels.best(swept.peaks[1], rows, threshold, sign=1, keep=4, first=0)
     empty = tuple(torch.zeros_like(one) for one in (best.magnitude, best.sentence, best.position))
     magnitude, _, _ = kernels.merge((empty[0], empty[1], empty[2]), best)
-    edges = torch.tensor(HISTOGRAM_EDGES, dtype=torch.float32, device=device)
-    bins = torch.bucketize(block, edges, right=True)
+    bins = torch.bucketize(block, torch.tensor(HISTOGRAM_EDGES, dtype=torch.float32, device=device), right=True)
     assert swept.histogram is not None
     counted = torch.stack([(bins == number).sum((0, 1)) for number in range(HISTOGRAM_BINS)])
     return bool(

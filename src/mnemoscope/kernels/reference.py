@@ -94,8 +94,7 @@ class BinCounter:
         for byte, lane_sums in zip(occurring, sums, strict=True):
             torch.eq(bins, byte, out=equal)
             torch.sum(lanes, 1, out=lane_sums)
-        totals = sums.view(torch.uint8)[:, :, : self.memories].sum(1)
-        self._counts[list(occurring.values())] += totals
+        self._counts[list(occurring.values())] += sums.view(torch.uint8)[:, :, : self.memories].sum(1)
         self._filled = 0
 
 

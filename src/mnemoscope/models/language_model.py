@@ -341,9 +341,9 @@ class LanguageModel(metaclass=_Reloaded):
         with torch.inference_mode():
             if projection == "lens":
                 return self.anatomy.readout(vectors.to(self.dtype)).float()
-            if projection in ("gain", "raw"):
-                if projection == "raw":
-                    return self.scorer().scores(self.bare(vectors))
+            if projection == "raw":
+                return self.scorer().scores(self.bare(vectors))
+            if projection == "gain":
                 norm = None if layer is None else self.output_norm(layer)
                 return self.scorer().scores(self.fold(self.fold_of(norm)(vectors)))
         raise OptionError(f"projection {projection!r} does not exist; choose raw, gain or lens")

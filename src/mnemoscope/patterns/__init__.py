@@ -12,11 +12,4 @@ from mnemoscope.patterns.layer_files import (
     write_words,
 )
 
-__all__ = [
-    "PatternFinder",
-    "join_patterns",
-    "open_finder",
-    "write_layer_patterns",
-    "write_patterns",
-    "write_words",
-]
+__all__ = ["PatternFinder", "join_patterns", "open_finder", "write_layer_patterns", "write_patterns", "write_words"]

@@ -66,12 +66,11 @@ class PatternFinder:
         prefixes = prefixes.without_words(self._common)
         words = count_shared(groups, prefixes.words).per_memory(groups.memories.size)
         shallow = shallow_patterns(groups, prefixes, background=self._background, words=words)
-        explained = explained_tokens(groups, shallow.unlikely)
         semantic = semantic_patterns(
             groups,
             prefixes,
             background=self._background,
-            explained=explained,
+            explained=explained_tokens(groups, shallow.unlikely),
             tried=shallow.tried,
             fields=dict(self._fields.of_layer(groups, prefixes)),
         )

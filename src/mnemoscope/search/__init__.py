@@ -7,13 +7,4 @@ from mnemoscope.search.index import Index, SearchResult, build_index, open_index
 from mnemoscope.search.matches import Hit
 from mnemoscope.search.tokens import Firing, Promotion, VocabularyToken
 
-__all__ = [
-    "Firing",
-    "Hit",
-    "Index",
-    "Promotion",
-    "SearchResult",
-    "VocabularyToken",
-    "build_index",
-    "open_index",
-]
+__all__ = ["Firing", "Hit", "Index", "Promotion", "SearchResult", "VocabularyToken", "build_index", "open_index"]

@@ -101,8 +101,7 @@ def _find_prefixes(atlas: Atlas, layer: int, first: int) -> pl.DataFrame:
     """The best trigger of each prefix group of a layer: rank, memory (number over all layers), sentence, position."""
     columns = ["memory", "rank", "prefix_group", "sentence", "position"]
     best = atlas.best_triggers(layer, None, columns=columns).filter(pl.col("rank") == pl.col("prefix_group"))
-    memory = _number_memories(atlas, layer, best["memory"], first)
-    return best.select("rank", memory, "sentence", "position")
+    return best.select("rank", _number_memories(atlas, layer, best["memory"], first), "sentence", "position")
 
 
 def _number_memories(atlas: Atlas, layer: int, memories: pl.Series, first: int) -> pl.Series:

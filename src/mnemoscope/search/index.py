@@ -294,11 +294,10 @@ def build_index(atlas: Atlas, *, progress: Progress | None = None, anew: bool = 
 
 
 def expected_facts(atlas: Atlas) -> dict[str, str]:
-    patterns = atlas.path / TABLES["patterns"].path()
     return {
         "version": str(VERSION),
         "manifest": atlas.manifest_hash,
-        "patterns": file_hash(patterns) if atlas.has("patterns") else "",
+        "patterns": file_hash(atlas.path / TABLES["patterns"].path()) if atlas.has("patterns") else "",
     }
 
 

@@ -87,8 +87,7 @@ def _find_word(before: bytes, token: bytes, behind: bytes) -> tuple[str, int]:
     """The words that the token is in, and how many of their characters stand behind it."""
     text = (before + token + behind).decode("utf-8", "replace")
     end = len((before + token).decode("utf-8", "replace"))
-    begin = min(len(before.decode("utf-8", "replace")), max(0, end - 1))
-    first, last = begin, end
+    first, last = min(len(before.decode("utf-8", "replace")), max(0, end - 1)), end
     while 0 < first < len(text) and _is_in_word(text[first]) and _is_in_word(text[first - 1]):
         first -= 1
     while 0 < last < len(text) and _is_in_word(text[last - 1]) and _is_in_word(text[last]):
@@ -101,5 +100,4 @@ def _is_in_word(character: str) -> bool:
     """Whether it is a letter, mark or digit of a script with spaces, a joiner, or a part of a character; "" is not."""
     if not character or is_without_spaces(character):
         return False
-    kind = unicodedata.category(character)
-    return kind[0] in "LMN" or character in _WITHIN_WORDS
+    return unicodedata.category(character)[0] in "LMN" or character in _WITHIN_WORDS

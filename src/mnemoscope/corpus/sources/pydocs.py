@@ -116,8 +116,7 @@ def clean(raw: str) -> str:
 def is_prose(text: str) -> bool:
     if len(text) < SHORTEST or " " not in text:
         return False
-    letters = len(_LETTER.findall(text))
-    return letters >= 0.5 * len(text.replace(" ", "").replace("\n", ""))
+    return len(_LETTER.findall(text)) >= 0.5 * len(text.replace(" ", "").replace("\n", ""))
 
 
 def sources_digest(part: str) -> str:

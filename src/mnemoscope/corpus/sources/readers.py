@@ -106,8 +106,7 @@ def read_parquet(path: Path, meter: Meter, *, field: RowField) -> Iterator[Piece
                     try:
                         cells = {name: one.as_py() for name, one in zip(batch.schema.names, values, strict=True)}
                     except UnicodeDecodeError:
-                        wrong = BadRow(f"{place} of column {field.name!r} is not UTF-8")
-                        field.bad.pass_over(place, wrong)
+                        field.bad.pass_over(place, BadRow(f"{place} of column {field.name!r} is not UTF-8"))
                         continue
                     if (text := field.text_of(cells, place)) is not None:
                         yield text, True

@@ -131,11 +131,7 @@ class DocumentSample:
 
 
 def _with_sentences(
-    heads: Sequence[_Head],
-    pieces: Sequence[tuple[int, int, str, int]],
-    stored: pl.DataFrame,
-    *,
-    encoder: Encoder,
+    heads: Sequence[_Head], pieces: Sequence[tuple[int, int, str, int]], stored: pl.DataFrame, *, encoder: Encoder
 ) -> list[SampledDocument]:
     """The documents with the stored sentences among the pieces of their heads. A sentence is stored once, under its
     first document. The piece at a head's end may be cut, and a long sentence is stored as windows: then one begins with

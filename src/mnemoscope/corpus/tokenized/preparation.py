@@ -124,11 +124,10 @@ class _Preparation:
     @cached_property
     def arguments(self) -> Any:
         """What must be equal for the folder's files to be reused."""
-        listed = sorted(self.listed_documents or ())
         values = {
             "format": FORMAT,
             "source": self.source.identity,
-            "listed": hashlib.sha256(json.dumps(listed).encode()).hexdigest(),
+            "listed": hashlib.sha256(json.dumps(sorted(self.listed_documents or ())).encode()).hexdigest(),
             "made_with": self.made_with,
             "longest": self.longest,
             "split": self.split,

@@ -3,7 +3,8 @@ them.
 
 A translator of a layer takes the stream that its feed-forward layer reads; the layer's update, output and values are
 read through it, too. A layer at which a lens is no better at the validation prefixes' next tokens than the plain
-readout keeps the plain one.
+readout keeps the plain one. Lenses are fitted on the stored mined sentences in a fixed order, and judged on held-out
+ones, as all readouts are.
 """
 
 import json
@@ -14,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -24,13 +27,13 @@ from mnemoscope.atlas.derived_manifest import write_beside
 from mnemoscope.atlas.folder import LENSES as FOLDER
 from mnemoscope.atlas.schema import LENS_TABLES
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, ModelDiffers, OptionError
+from mnemoscope.foundation.budget import BUDGET
 from mnemoscope.foundation.files import write_bytes
 from mnemoscope.foundation.options.mining_options import AUTO, LENS_TOKENS, MiningOptions
 from mnemoscope.foundation.options.mining_options import LENS_KINDS as LENSES
 from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions
 from mnemoscope.foundation.progress import Progress, report_to
 from mnemoscope.mining.extending import cover, files_of, load_mined
-from mnemoscope.mining.lenses.lens_text import LensText, read_streams
 from mnemoscope.mining.lenses.readouts import (
     PLAIN,
     Lenses,
@@ -42,13 +45,16 @@ from mnemoscope.mining.lenses.readouts import (
 from mnemoscope.mining.lenses.ridge import RidgeFit
 from mnemoscope.mining.lenses.tuned import STEPS, TunedFit
 from mnemoscope.mining.mining_run import MiningRun
+from mnemoscope.mining.passes.prefix_pass import run_blocks
 from mnemoscope.mining.passes.vectors.key_triggers import KeyTriggers
 from mnemoscope.mining.passes.vectors.roles import RolePass
 from mnemoscope.mining.passes.vectors.values import ValuePass
 from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.run_folder import hold
 from mnemoscope.mining.steps import RunContext, digest, join_pieces, read_saved, run_checkpointed, run_piece
+from mnemoscope.mining.text.batches import pack, pad
 from mnemoscope.models import LanguageModel
+from mnemoscope.models.forward.hooks import Block
 from mnemoscope.models.object_state import check_unchanged, hold_model
 from mnemoscope.models.readout.read_directions import input_embeddings
 from mnemoscope.models.readout.translators import Lens, Translator
@@ -58,6 +64,76 @@ WORDS = "words"
 _FILES = (*LENSES, WORDS)
 _SAYS = "mnemoscope"
 """The entry of a file's metadata with the facts of the lens, as JSON."""
+_JUDGED = 10
+"""One document of so many is not fitted but chooses the penalty."""
+
+
+@dataclass(frozen=True)
+class LensBatch:
+    """Sentences of one forward, and whether they choose the penalty."""
+
+    rows: list[NDArray[np.int64]]
+    judged: bool
+
+
+class LensText:
+    """The batches of an atlas's text, at most `most` tokens or one sentence, chosen by the seed. No batch has sentences
+    on both sides of a boundary. Raises AtlasUnfinished if the stored mined sentences are of fewer than two documents.
+    """
+
+    def __init__(self, directory: Path, *, area: int, seed: int, most: int, boundaries: Sequence[int] = ()) -> None:
+        paths = sorted((directory / "sentences").glob("part-*.parquet"))
+        table = pl.read_parquet(paths, columns=["document", "tokens", "held_out"], glob=False)
+        table = table.filter(~pl.col("held_out"), pl.col("tokens").list.len() > 1)
+        if table.is_empty():
+            raise AtlasUnfinished(
+                f"{directory} stores no mined sentence of two tokens that a lens could be fitted on; mine more text"
+            )
+        order = np.random.default_rng((seed, 10)).permutation(table.height)
+        lengths = table["tokens"].list.len().to_numpy().astype(np.int64)
+        within = int(np.searchsorted(np.cumsum(lengths[order]), most, side="right"))
+        kept = np.sort(order[: max(1, within)])
+        documents, sizes = table["document"].to_numpy()[kept], lengths[kept]
+        tokens = table["tokens"].gather(kept)
+        self.tokens = int(sizes.sum())
+        # The rule must not depend on which documents are stored, and neighbours in number are neighbours in the text.
+        lot = documents * 2654435761 % 2**32
+        judged = lot % _JUDGED == 0
+        if judged.all() or not judged.any():  # one of the few documents there are chooses, the others are fitted
+            judged = lot == lot.min()
+        if judged.all():
+            raise AtlasUnfinished(
+                f"the mined sentences of {directory} for fitting a lens come from one document, which cannot also "
+                "judge it, so nothing is stored; mine more documents, or raise --max-tokens"
+            )
+        by_length = np.lexsort((sizes, judged))
+        apart = judged * (1 + len(boundaries)) + np.searchsorted(boundaries, sizes)
+        cuts = pack(sizes[by_length] + 1, area=area, rows=BUDGET.lens_sentences, apart=apart[by_length])
+        batches = []
+        for cut in cuts:
+            places = by_length[cut]
+            rows = [tokens[int(place)].to_numpy().astype(np.int64) for place in places]
+            batches.append(LensBatch(rows, bool(judged[places[0]])))
+        self.batches = [batches[place] for place in np.random.default_rng((seed, 11)).permutation(len(batches))]
+
+    def facts(self) -> dict[str, Any]:
+        return {"tokens": self.tokens, "batches": len(self.batches)}
+
+
+def read_streams(
+    model: LanguageModel, rows: list[NDArray[np.int64]], layers: tuple[int, ...]
+) -> tuple[dict[int, Tensor], Tensor]:
+    """The stream that enters every layer, and the final one, `[position, hidden]` each, at the rows' own tokens."""
+    ids = pad(rows, model)
+    inside = torch.from_numpy(model.reading.inside(np.array([len(row) for row in rows]), ids.shape[1]))
+    kept: dict[int, Tensor] = {}
+
+    def keep(layer: int, block: Block) -> None:
+        kept[layer] = block.residual[inside.to(block.residual.device)]
+
+    with torch.inference_mode():
+        final = run_blocks(model, ids, keep, layers)
+        return kept, final[inside.to(final.device)]
 
 
 @dataclass(frozen=True)
@@ -166,8 +242,7 @@ def _write(
 
     def read(number: int) -> None:
         layer = plan.layers[number]
-        columns = reading_columns(values, layer, targets_of(run, layer), kept, seed=plan.seed)
-        run.write("readings", columns, layer)
+        run.write("readings", reading_columns(values, layer, targets_of(run, layer), kept, seed=plan.seed), layer)
         ridge = RolePass(model, None if words is None else moved[layer](words), triggers)
         run.write("key_readings", key_reading_columns(run, {PLAIN: roles, "ridge": ridge}, layer), layer)
 

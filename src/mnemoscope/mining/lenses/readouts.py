@@ -95,8 +95,7 @@ def _join(parts: Sequence[Any]) -> Any:
 
 def targets_of(run: MiningRun, layer: int) -> Ints:
     """The targets `[memory]` of a layer's values in a finished atlas; -1 where there is none."""
-    counted = run.read("values", ("memory", "target"), layer).sort("memory")
-    return np.array(counted["target"].fill_null(-1), np.int64)
+    return np.array(run.read("values", ("memory", "target"), layer).sort("memory")["target"].fill_null(-1), np.int64)
 
 
 class ReadoutPass:
@@ -161,11 +160,10 @@ class ReadoutPass:
 
     def write(self) -> None:
         count, layers, lenses = self.answers["residual_top"].shape
-        names = list(self._lenses)
         columns = {
             "prefix": np.repeat(np.arange(count, dtype=np.int32), layers * lenses),
             "layer": np.tile(np.repeat(np.array(self._layers, np.int16), lenses), count),
-            "lens": names * (count * layers),
+            "lens": list(self._lenses) * (count * layers),
             **{name: array.reshape(-1) for name, array in self.answers.items()},
         }
         self._run.write("readouts", columns)

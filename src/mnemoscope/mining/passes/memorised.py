@@ -69,8 +69,7 @@ class MemorisedPass:
                 tokens = tokens.to(scores.device)
                 best.append((rank_of(scores, tokens) == 0).cpu())
                 loss.append((scores.logsumexp(1) - scores.gather(1, tokens[:, None])[:, 0]).double().cpu())
-        count = items.stop - items.start
-        right, nats = (torch.cat(parts).numpy().reshape(count, -1) for parts in (best, loss))
+        right, nats = (torch.cat(parts).numpy().reshape(items.stop - items.start, -1) for parts in (best, loss))
         self.answers["agreed"][items] = np.logical_and.accumulate(right, axis=1).sum(1)
         self.answers["loss"][items] = nats.mean(1)
         if not np.isfinite(nats).all():

@@ -122,10 +122,7 @@ def run_blocks(model: LanguageModel, ids: Tensor, keep: Callable[[int, Block], N
     hidden]`.
     """
     final: list[Tensor] = []
-    with (
-        read_blocks(model, keep, layers=layers, own_thread=True),
-        read_final(model, final.append, own_thread=True),
-    ):
+    with read_blocks(model, keep, layers=layers, own_thread=True), read_final(model, final.append, own_thread=True):
         model.backbone(ids)
     return final[0]
 

@@ -29,8 +29,7 @@ class TokenActivationPass:
     def __init__(self, run: MiningRun) -> None:
         self._run, sentences = run, run.sentences
         self.asked = pl.concat([_best_triggers(run, layer) for layer in run.plan.layers])
-        rows = np.searchsorted(sentences.ids, self.asked["sentence"].to_numpy())
-        lengths = sentences.lengths[rows]
+        lengths = sentences.lengths[np.searchsorted(sentences.ids, self.asked["sentence"].to_numpy())]
         self._ends = np.cumsum(lengths)
         begin, length = self._ends - lengths, pl.Series("position", lengths)
         asked = self.asked.select("layer", "memory", "sentence", length, gap=WHOLE, begin=pl.Series(begin))

@@ -79,8 +79,7 @@ class LossForward:
     def of(cls, model: LanguageModel, text: HeldOut, rows: Ints, sentences: NamedSentences) -> "LossForward":
         ids = pad([sentences.of(sentence) for sentence in text.sentence[rows].tolist()], model)
         reading = model.reading
-        read = reading.inside(text.lengths[rows] - 1, ids.shape[1], first=reading.first)
-        row, column = np.nonzero(read)
+        row, column = np.nonzero(reading.inside(text.lengths[rows] - 1, ids.shape[1], first=reading.first))
         following = ids.cpu()[row, reading.target(column)]
         return cls(rows, ids, (torch.from_numpy(row), torch.from_numpy(column)), following)
 
@@ -249,8 +248,7 @@ class WidthPass:
 
     def columns(self, duplicates: Mapping[int, int]) -> dict[str, Any]:
         documents, code = np.unique(self.text.document, return_inverse=True)
-        tokens = _by_document(self.text.predicted, code)
-        every: dict[str, Any] = {"document": documents, "tokens": tokens}
+        every: dict[str, Any] = {"document": documents, "tokens": _by_document(self.text.predicted, code)}
         losses, stopped, wrong = (_by_document(self.answers[name], code) for name in ("loss", "stopped", "wrong"))
         parts: list[dict[str, Any]] = [{"kind": "whole", **every, "loss": _by_document(self.answers["whole"], code)}]
         for number, run in enumerate(self.runs):

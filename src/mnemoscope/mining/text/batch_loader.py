@@ -44,8 +44,7 @@ class BatchLoader:
     @property
     def positions(self) -> int:
         """How many of the mined positions count."""
-        lengths = self._copy.mined_lengths.astype(np.int64)
-        return int(np.maximum(lengths - self._model.reading.first, 0).sum())
+        return int(np.maximum(self._copy.mined_lengths.astype(np.int64) - self._model.reading.first, 0).sum())
 
     def _ids(self, number: int) -> NDArray[np.int64]:
         return self._batches.ids(int(self._order[number]))
@@ -96,12 +95,7 @@ def background_table(copy: TokenizedCorpus, plan: MiningPlan, reading: Reading) 
         token[i] = tokens[place]
         if (target := reading.target(place)) < len(tokens):
             following[i] = tokens[target]
-    return {
-        "sentence": sentence,
-        "position": position,
-        "token": token,
-        "next_token": np.ma.masked_equal(following, -1),
-    }
+    return {"sentence": sentence, "position": position, "token": token, "next_token": np.ma.masked_equal(following, -1)}
 
 
 def sentence_rows(copy: TokenizedCorpus, ids: NDArray[np.int64]) -> Iterator[dict[str, Any]]:

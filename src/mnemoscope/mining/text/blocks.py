@@ -113,7 +113,6 @@ class Places:
                 of, row = pairs[of_length] // rows, pairs[of_length] % rows
                 routed = RoutedBlock(group.first, group.count, of, positions[place], weights[place])
                 block, where = group.coefficients[at[place]], (tokens[place] // width, tokens[place] % width)
-                candidates = self._candidates(block, where)
-                blocks.append(CoefficientBlock(block, sentences[row], routed, candidates))
+                blocks.append(CoefficientBlock(block, sentences[row], routed, self._candidates(block, where)))
                 begin += length
         return blocks

@@ -97,8 +97,7 @@ class Anatomy:
     @property
     def blocks(self) -> tuple[int, ...]:
         """The number of every layer's block; differs from the layer's where some blocks have no layer."""
-        count = len(self.layers) + len(self.without)
-        return tuple(number for number in range(count) if number not in self.without)
+        return tuple(number for number in range(len(self.layers) + len(self.without)) if number not in self.without)
 
     def hybrid_facts(self) -> dict[str, Any]:
         """For a model with blocks without a layer: each layer's block, and the class in each other block."""

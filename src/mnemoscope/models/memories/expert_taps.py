@@ -87,8 +87,7 @@ def _compute_every(routed: RoutedExperts, takes: list[Take], hidden: Tensor) -> 
     """The output `[expert * token, hidden]` for inputs that the router has weighted; zero where it chose another."""
     each = hidden.view(routed.count, -1, hidden.shape[-1])
     experts, tokens = each.any(dim=-1).nonzero(as_tuple=True)
-    rows = Group(hidden, each.shape[1], count=routed.count, experts=experts, tokens=tokens)
-    return _run(routed, takes, rows)
+    return _run(routed, takes, Group(hidden, each.shape[1], count=routed.count, experts=experts, tokens=tokens))
 
 
 def _run(routed: RoutedExperts, takes: list[Take], rows: Group) -> Tensor:

@@ -97,9 +97,8 @@ class Stacks:
         return sum(each.numel() for each in (*_stacks_in(self.module).values(), *beside))
 
     def __getitem__(self, name: str) -> Tensor:
-        wrapped = is_of_adapters(self.outer)
         # During the outer module's forward the module holds them; another forward would adapt them twice.
-        if wrapped == is_parametrized(self.module):
+        if is_of_adapters(self.outer) == is_parametrized(self.module):
             return weight_of(self.module, name).detach()
         noted: dict[str, Tensor] = self.latest.get(self.module, self._note)
         return noted[name]

@@ -12,13 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoModelForImageTextToText,
-    GgufConfig,
-    PreTrainedModel,
-)
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, GgufConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
@@ -34,12 +28,7 @@ from mnemoscope.models.loaded_parts import LoadedParts, first_line
 from mnemoscope.models.modules.fingerprint import active_adapters
 from mnemoscope.models.modules.spreading import DeviceMap, Room, load_spread, refuse
 from mnemoscope.models.modules.stored_weights import check_format, check_taken
-from mnemoscope.models.modules.weight_layouts import (
-    check_complete,
-    is_usual,
-    load_stored_otherwise,
-    weight_files,
-)
+from mnemoscope.models.modules.weight_layouts import check_complete, is_usual, load_stored_otherwise, weight_files
 from mnemoscope.models.modules.wrappers import check_whole
 from mnemoscope.models.opening.adapters import (
     ADAPTER_CONFIG,

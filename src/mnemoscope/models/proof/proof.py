@@ -173,8 +173,7 @@ def ablation_error(model: LanguageModel, layer: int, block: Block, call: Call, s
     else:  # experts were read in our forward: the block's own must agree
         whole = _output_of(parts, call).view_as(whole)
         written = scale.error(votes + rest, block.ffn_output, terms=(votes,))
-    moved = whole.float() - without.float()
-    return max(written, scale.error(predicted, moved, terms=(whole, without, votes)))
+    return max(written, scale.error(predicted, whole.float() - without.float(), terms=(whole, without, votes)))
 
 
 def _output_of(parts: Layer, call: Call) -> Tensor:

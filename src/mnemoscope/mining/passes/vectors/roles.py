@@ -139,12 +139,11 @@ def read_cosines(triggers: tuple[Ints, Ints], share: Share, *, on_text: Ints | N
             columns[f"{_ON_TEXT[0]} unknown"] = np.zeros(len(rank), np.bool_)
         for one, there, rank in zip(("trigger", "control"), last, ranking.ranks[:2], strict=True):
             among = ((there[:, :, None] == tokens[:, None, :]).any(2) & (there >= 0)).sum(1)
-            counted = (there >= 0).sum(1)
             numbers = {
                 f"{one}_token": there[:, 0],
                 f"{one}_rank": rank,
                 f"{one}_cosine": cosines.gather(1, there[:, :1].clamp(min=0))[:, 0],
-                f"{one}s_found": among / counted.clamp(min=1),
+                f"{one}s_found": among / (there >= 0).sum(1).clamp(min=1),
             }
             for name, values in numbers.items():
                 columns[name] = values.cpu().numpy().astype(_NUMBERS[name])

@@ -28,10 +28,7 @@ SIGNS = (1, -1)
 
 TOKENS_KEPT = 20
 """Top and bottom tokens kept of each value."""
-AT_WORK = (
-    ("working_logit", "working_probability"),
-    ("working_logit_negative", "working_probability_negative"),
-)
+AT_WORK = (("working_logit", "working_probability"), ("working_logit_negative", "working_probability_negative"))
 """The columns of values at work, by sign; null without a scale."""
 _DIRECTIONS, _CLEAR = 1_000, 0.99
 """Random directions, and the share of them whose first score is not clear."""

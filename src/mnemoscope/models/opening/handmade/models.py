@@ -147,8 +147,7 @@ def _look_back(attention: Any, head: int) -> None:
         key[position, _place(position)] = scale
     for token in range(len(WORDS)):
         attention.v_proj.weight[head * _HALF + token, _slot("cur", token)] = scale
-        target = _slot(("prev", "prev2")[head], token)
-        attention.out_proj.weight[:, head * _HALF + token] = _mirror(target)
+        attention.out_proj.weight[:, head * _HALF + token] = _mirror(_slot(("prev", "prev2")[head], token))
 
 
 def _slot(name: str, token: int) -> int:
