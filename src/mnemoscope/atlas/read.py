@@ -45,9 +45,18 @@ _NUMBERED = re.compile(r"\s*(?:L([0-9]{1,6})\.?N|([0-9]{1,6})\.)([0-9]{1,9})\s*"
 """Other tools' names of a neuron, by its number in the layer: L3N17, L3.N17, 3.17."""
 
 
+TENTH, ELEVENTH = 10, 11
+"""Layers of the paper's 16, counted from 1, at which its text divides them."""
+
+
+def first_layer_from(number: int, depth: int) -> int:
+    """The layer, counted from 0, of a model of `depth` layers that corresponds to the paper's layer `number` of 16."""
+    return -(-(number - 1) * depth // 16)
+
+
 def first_upper_layer(depth: int) -> int:
     """The first upper layer of `depth` layers, corresponding to 11 of the paper's 1-16: ceil(10 * depth / 16)."""
-    return -(-10 * depth // 16)
+    return first_layer_from(ELEVENTH, depth)
 
 
 def open_atlas(path: str | os.PathLike[str]) -> "Atlas":

@@ -2,15 +2,21 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
 import polars as pl
 
 from mnemoscope.foundation.intervals import NOTHING, AnyEstimate, Estimate, mean, order_statistic, share, widen
-from mnemoscope.questions.question import EMPTY, Question
+from mnemoscope.questions.question import EMPTY, LITERAL, Question
 
 MEMORIES = "over memories (Wilson)"
+VALUES_WHY = (
+    "The paper takes softmax(v E^T) of the value alone, and as target what followed the first trigger; a model with a"
+    " norm before its head reads the value through that norm, so ours folds it in, and takes the best trigger that was"
+    " followed"
+)
 NO_TARGET = "no memory of this atlas has a target; mine more text"
 
 ByLayer = Mapping[int | None, Estimate]
@@ -26,9 +32,21 @@ class AnswerBuilder:
         self._names = {number.name for number in question.numbers}
         self._keys = dict(keys or {})
         self._rows: list[tuple[Any, ...]] = []
+        self._prefix = ""
+
+    def literal(self) -> "AnswerBuilder":
+        """The same answer, for numbers by the paper's own formula: of those added the question's `literal` ones are
+        kept.
+        """
+        builder = copy(self)
+        builder._prefix = LITERAL
+        return builder
 
     def add(self, layer: int | None, name: str, estimate: Estimate, **keys: Any) -> None:
         """`layer` None is a total; a value that is not finite becomes null."""
+        name = self._prefix + name
+        if name not in self._names and self._prefix:
+            return
         if name not in self._names:
             raise ValueError(f"{name} is not a number that the question declares")
         if unknown := keys.keys() - self._keys.keys():

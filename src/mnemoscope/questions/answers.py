@@ -284,8 +284,8 @@ def _parse(contents: Sequence[bytes]) -> AnswerFiles:
 
 
 def _answer(atlas: Atlas, question: str, stored: AnswerFiles | None, missing: str) -> Answer:
-    declared, depth = load_question(question), model_layers(atlas)
+    declared, depth, gated = load_question(question), model_layers(atlas), atlas.manifest.model.gated
     if stored is None:
-        return Answer(declared, EMPTY, "", missing, atlas.layers, depth)
-    answer = Answer(declared, stored.table, str(stored.document.get("interval", "")), "", atlas.layers, depth)
+        return Answer(declared, EMPTY, "", missing, atlas.layers, depth, gated)
+    answer = Answer(declared, stored.table, str(stored.document.get("interval", "")), "", atlas.layers, depth, gated)
     return answer if answer.rows(declared.main) else replace(answer, missing=declared.nothing)

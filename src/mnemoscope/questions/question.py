@@ -4,7 +4,7 @@ Tables, sentences, comparison, pages and report are made from the declaration.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -20,6 +20,8 @@ EMPTY = pl.DataFrame(
 )
 """The columns that every answer starts with."""
 
+LITERAL = "literal_"
+"""The prefix of numbers by the paper's own formulas (definitions.md 4b)."""
 Verdict = Literal["yes", "no", "undecided"]
 Outcome = tuple[str, str, Verdict | None]
 """Our result and its interval in words, and the verdict; None without a result."""
@@ -71,7 +73,8 @@ class Number:
 class Claim:
     """A statement of the paper, the figure it gives, and the name and format of our total. `rule` states when it counts
     as shown; `test` applies the rule to the answer and that total (or the total `by`), and returns None if it does not
-    apply.
+    apply. `ungated`: a gated layer, half of whose coefficients are above zero whatever it learned, cannot answer it.
+    `counted`: the share is also said as so many of so many.
     """
 
     text: str
@@ -81,16 +84,21 @@ class Claim:
     rule: str = ""
     test: "Callable[[Answer, Row], Verdict | None] | None" = None
     by: str = ""
+    ungated: bool = False
+    counted: bool = False
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A result that the paper's figure shows without a number, a `rule` in words, and its test on all answers."""
+    """A result that the paper's figure shows without a number, a `rule` in words, and its test on all answers, whose
+    second argument is the prefix of the numbers it reads. `literal`: whether they differ by the paper's formula.
+    """
 
     text: str
     paper: str
     rule: str
-    test: "Callable[[Mapping[str, Answer]], Outcome]"
+    test: "Callable[[Mapping[str, Answer], str], Outcome]"
+    literal: bool = False
 
 
 @dataclass(frozen=True)
@@ -112,7 +120,9 @@ class Question:
     `main` is the number without which there is no figure, `nothing` the text shown then. `headline` lists the columns
     of the terminal's table, `layer_page` those of a layer's page. `projections` and `interval` describe the vectors and
     intervals. `needs_patterns`: reads patterns.parquet. `may_lack` lists required tables that an atlas may lack or have
-    empty. `judgements` returns the judgements counted (None without any), `cases` those to be judged.
+    empty. `judgements` returns the judgements counted (None without any), `cases` those to be judged. `literal` lists
+    the numbers that are also given by the paper's own formula, with LITERAL before their name; `why` says in one
+    sentence why ours is another one.
     """
 
     id: str
@@ -130,6 +140,19 @@ class Question:
     may_lack: tuple[str, ...] = ()
     judgements: Callable[[Atlas], pl.DataFrame | None] | None = None
     cases: Callable[[Atlas], pl.DataFrame] | None = None
+    literal: tuple[str, ...] = ()
+    why: str = ""
+
+    def __post_init__(self) -> None:
+        ours = {number.name: number for number in self.numbers}
+        tables = {
+            table: f"{table or 'by layer'}, by the paper's formula" for table in {one.table for one in self.numbers}
+        }
+        copies = (
+            replace(one, name=LITERAL + one.name, label=f"literal: {one.label}", alone="", table=tables[one.table])
+            for one in (ours[name] for name in self.literal)
+        )
+        object.__setattr__(self, "numbers", (*self.numbers, *copies))
 
     def number(self, name: str) -> Number:
         """A number that is not declared has a plain declaration."""
@@ -149,6 +172,7 @@ class Answer:
     missing: str
     layers: tuple[int, ...]
     depth: int
+    gated: bool = False
 
     def label(self, name: str) -> str:
         return self.question.number(name).label

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,9 +18,13 @@ from mnemoscope.atlas.tables import rebuild_command
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished
 from mnemoscope.foundation.intervals import DRAWS, NOTHING, Estimate, Resamples, ends, widen
 from mnemoscope.questions.answer_builder import least_layer
-from mnemoscope.questions.question import Number
+from mnemoscope.questions.question import LITERAL, Number
 
 DOCUMENTS = f"over documents (bootstrap, {DRAWS} draws, seed {{seed}})"
+STREAMS_WHY = (
+    "The paper reads a stream as softmax(r E^T); a model with a norm before its head reads it through that norm, head"
+    " bias and soft-cap, and so does ours: its last layer's output is then the model's own prediction"
+)
 NO_PREFIX = "the validation text gave no prefix to ask about; mine more text, or name one with --validation"
 NUMBER_OF_DOCUMENTS = Number("documents", "count", "documents that the prefixes are from")
 
@@ -95,15 +100,18 @@ def projection(atlas: Atlas, *names: str) -> dict[str, str]:
     return {name: atlas.manifest.projections[name] for name in names}
 
 
-def values(atlas: Atlas) -> pl.DataFrame:
+def values(atlas: Atlas, *, literal: bool = False) -> pl.DataFrame:
     """One row per memory of the mined layers. Columns: layer, memory, top (token), target, target_rank (null without
     target), agrees (top is the target), max_probability, working_probability (null where unknown), value_norm,
-    log_probability (mean over the next tokens of its triggers).
+    log_probability (mean over the next tokens of its triggers). `literal`: the first five by the paper's own formula
+    (definitions.md 4b).
     """
+    rows = read_layers(atlas, "values").with_columns(top=pl.col("top_tokens").list.first())
+    if literal:
+        formula = ("top", "target", "target_rank", "max_probability")
+        rows = rows.with_columns(**{name: pl.col(LITERAL + name) for name in formula})
     names = ("memory", "target", "target_rank", "max_probability", "working_probability", "value_norm", "layer")
-    rows = read_layers(atlas, "values").select(
-        *names, top=pl.col("top_tokens").list.first(), log_probability="trigger_log_probability"
-    )
+    rows = rows.select(*names, "top", log_probability="trigger_log_probability")
     return rows.sort("layer", "memory").with_columns(agrees=pl.col("top") == pl.col("target"))
 
 
@@ -156,6 +164,22 @@ class Predictions:
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         return self._columns[name]
+
+    def literal(self) -> "Predictions":
+        """The same prefixes by the paper's own formulas (definitions.md 4b): its columns under the names of ours."""
+        rows = copy(self)
+        named = {"votes_ffn": "votes"} | {
+            name: name for name in ("residual_top", "ffn_top", "output_top", "residual_final_probability")
+        }
+        rows._columns = self._columns | {name: self._columns[LITERAL + one] for name, one in named.items()}
+        return rows
+
+    def after(self, numbers: NDArray[Any]) -> NDArray[np.float64]:
+        """Of each row the number of the same prefix in the next mined layer; NaN where there is none."""
+        layer = int(self["prefix"].max(initial=-1)) + 1
+        keys = self.place * layer + self["prefix"]  # ascending, as the rows are sorted
+        index = np.minimum(np.searchsorted(keys, keys + layer), max(0, len(keys) - 1))
+        return np.where(keys[index] == keys + layer, numbers[index].astype(np.float64), np.nan)
 
     def once(self) -> NDArray[np.bool_]:
         """A mask of one row per prefix."""

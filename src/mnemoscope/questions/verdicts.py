@@ -12,7 +12,7 @@ from dataclasses import replace
 from mnemoscope.foundation.formatting import DASH
 from mnemoscope.foundation.intervals import widen
 from mnemoscope.questions import answer_builder
-from mnemoscope.questions.question import Answer, Outcome, Row, Verdict
+from mnemoscope.questions.question import LITERAL, Answer, Outcome, Row, Verdict
 
 NOTHING_FOUND: Outcome = (DASH, "", None)
 
@@ -51,14 +51,23 @@ def at_most(bound: float) -> Test:
     return between(-math.inf, bound)
 
 
+def all_counted(answer: Answer, row: Row) -> Verdict:
+    """Whether all cases of a census are hits."""
+    return "yes" if row.value == 1 else "no"
+
+
 def above(bound: float) -> Test:
     return lambda answer, row: is_above(row, bound)
 
 
 def each_layer_between(name: str, least: float, most: float) -> Test:
-    return lambda answer, row: every(
-        is_between(one, least=least, most=most) for one in correct_intervals(answer.rows(name))
-    )
+    """Of the layers' number `name`, or its literal one where the total tested is literal."""
+
+    def test(answer: Answer, row: Row) -> Verdict | None:
+        rows = answer.rows(LITERAL + name if row.name.startswith(LITERAL) else name)
+        return every(is_between(one, least=least, most=most) for one in correct_intervals(rows))
+
+    return test
 
 
 def every(verdicts: Iterable[Verdict]) -> Verdict | None:

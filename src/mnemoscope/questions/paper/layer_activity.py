@@ -28,10 +28,17 @@ from mnemoscope.questions.sources import (
     read_layers,
     require_table,
 )
-from mnemoscope.questions.verdicts import NOTHING_FOUND, between, correct_intervals, each_layer_between
+from mnemoscope.questions.verdicts import (
+    NOTHING_FOUND,
+    at_least,
+    at_most,
+    between,
+    correct_intervals,
+    each_layer_between,
+)
 
 
-def _dips(answers: Mapping[str, Answer]) -> Outcome:
+def _dips(answers: Mapping[str, Answer], prefix: str) -> Outcome:
     answer, kinds = answers["layer_activity"], answers["key_patterns"]
     least, rows = answer.total("least_depth"), kinds.rows("shallow_of_one_kind")
     over = next((row.layer for row in rows if row.value < 0.5), None)
@@ -73,6 +80,24 @@ QUESTION = Question(
                 "share",
                 "10 to 50 % in every layer, each interval corrected for their number",
                 each_layer_between("active", 0.1, 0.5),
+                ungated=True,
+            ),
+            Claim(
+                "memories active at a prefix and layer, as a number",
+                "hundreds",
+                "active_count",
+                "number",
+                "at least 100",
+                at_least(100),
+                ungated=True,
+            ),
+            Claim(
+                "one memory dominates a layer's output (holds more than half of it)",
+                "the exception",
+                "dominated",
+                "share",
+                "in less than half of all prefixes and layers",
+                at_most(0.5),
             ),
             Claim(
                 "the layer with the fewest active memories, as a part of the depth",
@@ -94,6 +119,7 @@ QUESTION = Question(
     ),
     numbers=(
         Number("active", "share", "memories that fire"),
+        Number("active_count", "number", "memories that fire, as a number"),
         Number("strong", "share", "prefixes at which a memory is strongly active, mean over memories"),
         Number("strong_negative", "share", "strongly active below zero, mean over memories"),
         Number("strong_unknown", "count", "features whose extreme no edge of the histogram fits"),
@@ -127,6 +153,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     builder = AnswerBuilder(QUESTION, {"at_layer": pl.Int16})
     active = rows.share(rows["active"] / rows.memories)
     builder.add_layers("active", active)
+    builder.add_layers("active_count", rows.share(rows["active"]))
     _add_strong(builder, atlas)
     builder.add_layers("effective", rows.share(rows["effective"]))
     builder.add_layers("effective_share", rows.share(rows["effective"].astype(np.float64) / rows.memories))

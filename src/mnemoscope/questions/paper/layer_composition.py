@@ -65,17 +65,24 @@ QUESTION = Question(
     ),
     main="zero_agreement",
     headline=(
+        "literal_zero_agreement",
         "zero_agreement",
         "zero_agreement_major",
         "zero_agreement_output",
         "agreeing_stop_word",
         "agreeing_short",
     ),
-    layer_page=("zero_agreement",),
+    layer_page=("literal_zero_agreement", "zero_agreement"),
     nothing=NO_PREFIX,
     interval=DOCUMENTS,
     may_lack=("predictions",),
     projections=("votes", "streams"),
+    literal=(
+        *("zero_agreement", "agreeing_stop_word", "agreeing_short", "zero_agreement_least_layer"),
+        *("agreeing_stop_word_above_all", "agreeing_short_above_all"),
+    ),
+    why="The paper asks every memory, also those that do not fire, and reads y E^T; ours asks those that fire, each"
+    " with the sign of its coefficient, through the norm before the head, which is what the layer adds up",
 )
 
 SHORT = 5
@@ -86,8 +93,13 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     """Own column: `at_layer`. The base rates `all_stop_word` and `all_short` count every prefix once. Raises
     AtlasUnfinished if predictions or prefixes are missing.
     """
-    rows = Predictions(atlas)
-    builder = AnswerBuilder(QUESTION, {"at_layer": pl.Int16})
+    rows, builder = Predictions(atlas), AnswerBuilder(QUESTION, {"at_layer": pl.Int16})
+    for adding, read in ((builder.literal(), rows.literal()), (builder, rows)):
+        _add(adding, atlas, read)
+    return builder.frame()
+
+
+def _add(builder: AnswerBuilder, atlas: Atlas, rows: Predictions) -> None:
     silent = rows.share(rows["votes_ffn"] == 0)
     builder.add_layers("zero_agreement", silent)
     builder.add_layers("zero_agreement_major", rows.share(rows["votes_ffn_major"] == 0))
@@ -107,4 +119,3 @@ def answer(atlas: Atlas) -> pl.DataFrame:
         builder.add(None, f"all_{name}", every)
         builder.add(None, f"agreeing_{name}_above_all", contrast((1, shares[name][None]), (-1, every)))
     builder.add(None, "documents", rows.documents())
-    return builder.frame()

@@ -3,21 +3,30 @@
 from collections.abc import Mapping
 from itertools import pairwise
 
+import numpy as np
 import polars as pl
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.foundation.formatting import format_interval, format_value
 from mnemoscope.questions.answer_builder import AnswerBuilder, share_above
-from mnemoscope.questions.question import Answer, Finding, Number, Outcome, Paper, Question
-from mnemoscope.questions.sources import DOCUMENTS, NO_PREFIX, NUMBER_OF_DOCUMENTS, Predictions, contrast
-from mnemoscope.questions.verdicts import NOTHING_FOUND, every, is_above, is_between
+from mnemoscope.questions.question import Answer, Claim, Finding, Number, Outcome, Paper, Question
+from mnemoscope.questions.sources import (
+    DOCUMENTS,
+    NO_PREFIX,
+    NUMBER_OF_DOCUMENTS,
+    STREAMS_WHY,
+    Predictions,
+    contrast,
+)
+from mnemoscope.questions.verdicts import NOTHING_FOUND, above, every, is_above, is_between
 
 LEVELS = (0.25, 0.5, 0.75)
 
 
-def _rises(answers: Mapping[str, Answer]) -> Outcome:
+def _rises(answers: Mapping[str, Answer], prefix: str) -> Outcome:
     answer = answers["refinement_confidence"]
-    rows, whole, steps = answer.rows("probability"), answer.total("rise"), answer.total("rising_steps")
+    rows = answer.rows(f"{prefix}probability")
+    whole, steps = answer.total(f"{prefix}rise"), answer.total(f"{prefix}rising_steps")
     if whole is None or steps is None:
         return NOTHING_FOUND
     ends = f"{format_value(rows[0].value, 'share')} to {format_value(rows[-1].value, 'share')}"
@@ -35,6 +44,16 @@ QUESTION = Question(
         figure="Figure 10",
         section="5.2",
         question="Which probability does the residual of a layer give to the model's final top token?",
+        claims=(
+            Claim(
+                "where a layer already has the final token, the next one is surer of it",
+                "yes",
+                "rise_where_decided",
+                "share",
+                "mean change of the probability over these cases: above 0",
+                above(0),
+            ),
+        ),
     ),
     finding=Finding(
         "the residual's confidence in the final token grows",
@@ -42,6 +61,7 @@ QUESTION = Question(
         "higher at the end, and up in at least three quarters of the steps, each step's interval corrected for their"
         " number",
         _rises,
+        literal=True,
     ),
     numbers=(
         Number("probability", "share", "probability of the final token"),
@@ -49,23 +69,46 @@ QUESTION = Question(
         *(Number(f"probability_q{round(100 * level)}", "share") for level in LEVELS),
         Number("rise", "share", "rise of the mean probability since the layer before; in all, since the first"),
         Number("rising_steps", "share", "layers where that probability rises"),
+        Number("rise_where_decided", "share", "rise to the next layer, where both already say the final token"),
+        Number("literal_probability_bare", "share", "literal: probability of top(o E^T), the paper's final token"),
         NUMBER_OF_DOCUMENTS,
     ),
     main="probability",
-    headline=("probability", "probability_matching", "probability_q25", "probability_q50", "probability_q75"),
-    layer_page=("probability",),
+    headline=(
+        "literal_probability",
+        "literal_probability_bare",
+        "probability",
+        "probability_matching",
+        "probability_q25",
+        "probability_q50",
+        "probability_q75",
+    ),
+    layer_page=("literal_probability", "probability"),
     nothing=NO_PREFIX,
     interval=DOCUMENTS,
     may_lack=("predictions",),
     projections=("streams",),
+    literal=(
+        *("probability", "probability_matching", *(f"probability_q{round(100 * level)}" for level in LEVELS)),
+        *("rise", "rising_steps", "rise_where_decided"),
+    ),
+    why=STREAMS_WHY,
 )
 
 
 def answer(atlas: Atlas) -> pl.DataFrame:
     """Own column: `quantile`. Raises AtlasUnfinished if predictions or prefixes are missing."""
-    rows = Predictions(atlas)
+    rows, builder = Predictions(atlas), AnswerBuilder(QUESTION, {"quantile": pl.Float64})
+    _add(builder.literal(), atlas, rows.literal())
+    bare = rows.share(rows["literal_residual_bare_probability"])
+    builder.add_layers("literal_probability_bare", bare, total=False)
+    _add(builder, atlas, rows)
+    builder.add(None, "documents", rows.documents())
+    return builder.frame()
+
+
+def _add(builder: AnswerBuilder, atlas: Atlas, rows: Predictions) -> None:
     probability = rows["residual_final_probability"]
-    builder = AnswerBuilder(QUESTION, {"quantile": pl.Float64})
     means = rows.share(probability)
     builder.add_layers("probability", means, total=False)
     matching = rows["residual_top"] == rows["final_top"]
@@ -78,5 +121,6 @@ def answer(atlas: Atlas) -> pl.DataFrame:
         builder.add(layer, "rise", step)
     builder.add(None, "rise", contrast((1, means[atlas.layers[-1]]), (-1, means[atlas.layers[0]])))
     builder.add(None, "rising_steps", share_above([step for _, step in steps if step.value is not None], 0))
-    builder.add(None, "documents", rows.documents())
-    return builder.frame()
+    decided = matching & (rows.after(matching) == 1)
+    change = np.where(decided, rows.after(probability) - probability, 0)
+    builder.add_layers("rise_where_decided", rows.share(change, decided))

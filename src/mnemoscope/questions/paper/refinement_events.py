@@ -13,8 +13,16 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.foundation.intervals import NOTHING
 from mnemoscope.questions.answer_builder import AnswerBuilder
 from mnemoscope.questions.question import Claim, Number, Paper, Question
-from mnemoscope.questions.sources import DOCUMENTS, NO_PREFIX, NUMBER_OF_DOCUMENTS, Predictions, model_layers, plan_seed
-from mnemoscope.questions.verdicts import at_least
+from mnemoscope.questions.sources import (
+    DOCUMENTS,
+    NO_PREFIX,
+    NUMBER_OF_DOCUMENTS,
+    STREAMS_WHY,
+    Predictions,
+    model_layers,
+    plan_seed,
+)
+from mnemoscope.questions.verdicts import above, at_least
 
 CASES = 100
 
@@ -56,8 +64,8 @@ QUESTION = Question(
                 "the vast majority",
                 "unchanged",
                 "share",
-                "at least three quarters",
-                at_least(0.75),
+                "more than half",
+                above(0.5),
             ),
             Claim(
                 "a changed prediction is a composition",
@@ -97,16 +105,26 @@ QUESTION = Question(
     projections=("streams",),
     judgements=judgements,
     cases=cases,
+    literal=("residual", "agreement", "composition", "ffn", "changed", "unchanged", "composition_of_changed"),
+    why=STREAMS_WHY,
 )
 
 
 def answer(atlas: Atlas) -> pl.DataFrame:
     """`composition_distant` is null without people's judgements. Raises AtlasUnfinished without predictions."""
-    rows = Predictions(atlas)
+    rows, builder = Predictions(atlas), AnswerBuilder(QUESTION)
+    for adding, read in ((builder.literal(), rows.literal()), (builder, rows)):
+        _add(adding, atlas, read)
+    builder.add(None, "documents", rows.documents())
+    judged = judgements(atlas)
+    builder.add(None, "composition_distant", NOTHING if judged is None else majority_calls(judged)["distant"])
+    return builder.frame()
+
+
+def _add(builder: AnswerBuilder, atlas: Atlas, rows: Predictions) -> None:
     residual, update, output = (rows[name] for name in ("residual_top", "ffn_top", "output_top"))
     kept, taken = output == residual, output == update
     composition = ~kept & ~taken
-    builder = AnswerBuilder(QUESTION)
     for name, event in {
         "residual": kept & ~taken,
         "agreement": kept & taken,
@@ -120,7 +138,3 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     builder.add_layers("composition_from_top10", rows.share(rows["output_top_residual_rank"] < 10, composition))
     demoted = 2 * rows["residual_top_ffn_rank"].astype(np.int64) >= atlas.manifest.model.sizes.vocabulary
     builder.add_layers("composition_demoted", rows.share(demoted, composition))
-    builder.add(None, "documents", rows.documents())
-    judged = judgements(atlas)
-    builder.add(None, "composition_distant", NOTHING if judged is None else majority_calls(judged)["distant"])
-    return builder.frame()

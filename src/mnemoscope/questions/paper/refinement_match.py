@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import polars as pl
 
 from mnemoscope.atlas import Atlas
+from mnemoscope.atlas.read import ELEVENTH, TENTH, first_layer_from
 from mnemoscope.foundation.intervals import NOTHING
 from mnemoscope.questions.answer_builder import AnswerBuilder
 from mnemoscope.questions.question import Answer, Claim, Finding, Number, Outcome, Paper, Question
@@ -12,6 +13,7 @@ from mnemoscope.questions.sources import (
     DOCUMENTS,
     NO_PREFIX,
     NUMBER_OF_DOCUMENTS,
+    STREAMS_WHY,
     Predictions,
     contrast,
     model_layers,
@@ -19,13 +21,14 @@ from mnemoscope.questions.sources import (
 from mnemoscope.questions.verdicts import NOTHING_FOUND, between, is_above
 
 
-def _grows_above(answers: Mapping[str, Answer]) -> Outcome:
+def _grows_above(answers: Mapping[str, Answer], prefix: str) -> Outcome:
     answer = answers["refinement_match"]
-    more = answer.total("match_growth_upper_minus_lower")
-    rows = answer.rows("match")
-    if more is None or not answer.upper:
+    more = answer.total(f"{prefix}match_growth_upper_minus_lower")
+    rows = answer.rows(f"{prefix}match")
+    upper = [layer for layer in answer.layers if layer >= first_layer_from(TENTH if prefix else ELEVENTH, answer.depth)]
+    if more is None or not upper:
         return NOTHING_FOUND
-    turn, first, last = answer.at("match", answer.upper[0]), rows[0], rows[-1]
+    turn, first, last = answer.at(f"{prefix}match", upper[0]), rows[0], rows[-1]
     if turn is None or turn.layer is None or first.layer is None or last.layer is None:
         return NOTHING_FOUND
     below = 100 * (turn.value - first.value) / (turn.layer - first.layer)
@@ -58,6 +61,7 @@ QUESTION = Question(
         "from layer 10",
         "growth a layer minus that in the layers below, of the same prefixes: above 0",
         _grows_above,
+        literal=True,
     ),
     numbers=(
         Number("match", "share", "residual already says the final token"),
@@ -68,33 +72,42 @@ QUESTION = Question(
             "share",
             "growth of matches a layer, from the first upper layer on minus up to it",
         ),
+        Number("literal_match_bare", "share", "literal: match with top(o E^T), the paper's final token"),
         NUMBER_OF_DOCUMENTS,
     ),
     main="match",
-    headline=("match",),
-    layer_page=("match",),
+    headline=("literal_match", "literal_match_bare", "match"),
+    layer_page=("literal_match", "match"),
     nothing=NO_PREFIX,
     interval=DOCUMENTS,
     may_lack=("predictions",),
     projections=("streams",),
+    literal=("match", "match_lower_third", "match_last", "match_growth_upper_minus_lower"),
+    why=STREAMS_WHY,
 )
 
 
 def answer(atlas: Atlas) -> pl.DataFrame:
     """`match_lower_third` is of layer ceil(L / 3) - 1. Raises AtlasUnfinished without predictions or prefixes."""
-    rows = Predictions(atlas)
-    hits = rows["residual_top"] == rows["final_top"]
-    match = rows.share(hits)
-    builder = AnswerBuilder(QUESTION, {"at_layer": pl.Int16})
+    rows, builder = Predictions(atlas), AnswerBuilder(QUESTION, {"at_layer": pl.Int16})
+    literal = rows.literal()
+    _add(builder.literal(), atlas, literal, TENTH)
+    bare = literal.share(literal["residual_top"] == literal["literal_final_top"])
+    builder.add_layers("literal_match_bare", bare, total=False)
+    _add(builder, atlas, rows, ELEVENTH)
+    builder.add(None, "documents", rows.documents())
+    return builder.frame()
+
+
+def _add(builder: AnswerBuilder, atlas: Atlas, rows: Predictions, number: int) -> None:
+    """Matches are said to grow fast from the paper's layer `number` on."""
+    match, layers = rows.share(rows["residual_top"] == rows["final_top"]), model_layers(atlas)
     builder.add_layers("match", match, total=False)
-    layers = model_layers(atlas)
     for name, layer in (("match_lower_third", -(-layers // 3) - 1), ("match_last", layers - 1)):
         builder.add(None, name, match.get(layer, NOTHING), at_layer=layer)
-    growth, upper = NOTHING, atlas.upper_layers
+    growth, upper = NOTHING, [layer for layer in atlas.layers if layer >= first_layer_from(number, layers)]
     first, last = atlas.layers[0], atlas.layers[-1]
     if len(upper) > 1 and first < (turn := upper[0]):
         above, below = 1 / (last - turn), 1 / (turn - first)
         growth = contrast((above, match[last]), (-above - below, match[turn]), (below, match[first]))
     builder.add(None, "match_growth_upper_minus_lower", growth)
-    builder.add(None, "documents", rows.documents())
-    return builder.frame()

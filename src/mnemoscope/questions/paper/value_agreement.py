@@ -8,7 +8,7 @@ import polars as pl
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.foundation.intervals import NOTHING, Estimate, exact_share, mean, share
-from mnemoscope.questions.answer_builder import MEMORIES, NO_TARGET, AnswerBuilder
+from mnemoscope.questions.answer_builder import MEMORIES, NO_TARGET, VALUES_WHY, AnswerBuilder
 from mnemoscope.questions.question import Claim, Number, Paper, Question
 from mnemoscope.questions.sources import next_tokens, require_table, values
 from mnemoscope.questions.verdicts import above, at_most
@@ -66,11 +66,23 @@ QUESTION = Question(
         ),
     ),
     main="agreement",
-    headline=("agreement", "shuffled_targets", "most_frequent_token", "without_target", "log_probability_gain"),
-    layer_page=("agreement", "shuffled_targets"),
+    headline=(
+        "literal_agreement",
+        "agreement",
+        "shuffled_targets",
+        "most_frequent_token",
+        "without_target",
+        "log_probability_gain",
+    ),
+    layer_page=("literal_agreement", "agreement", "shuffled_targets"),
     nothing=NO_TARGET,
     interval=MEMORIES,
     projections=("values",),
+    literal=(
+        *("agreement", "shuffled_targets", "without_target", "agreement_above_baseline", "agreement_lower"),
+        *("agreement_upper", "agreement_best_layer", "agreement_best_above_baseline", "agreement_lower_above_third"),
+    ),
+    why=VALUES_WHY,
 )
 
 
@@ -78,8 +90,14 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     """Own column: `best_layer`. Raises AtlasUnfinished if values, triggers or tokens are missing."""
     tokens = require_table(atlas, "tokens").sort("token")
     frequent = int(tokens["next_count"].arg_max() or 0)  # of equal counts the lowest id
-    rows = values(atlas).join(_unigram(atlas, tokens), on=["layer", "memory"], how="left", maintain_order="left")
-    builder = AnswerBuilder(QUESTION, {"best_layer": pl.Int16})
+    builder, unigram = AnswerBuilder(QUESTION, {"best_layer": pl.Int16}), _unigram(atlas, tokens)
+    for adding, rows in ((builder.literal(), values(atlas, literal=True)), (builder, values(atlas))):
+        known = rows.join(unigram, on=["layer", "memory"], how="left", maintain_order="left")
+        _add(adding, atlas, known, frequent)
+    return builder.frame()
+
+
+def _add(builder: AnswerBuilder, atlas: Atlas, rows: pl.DataFrame, frequent: int) -> None:
     chance = 1 / atlas.manifest.model.sizes.vocabulary
     by_layer = {layer: _estimates(rows.filter(pl.col("layer") == layer), frequent, chance) for layer in atlas.layers}
     for layer, estimates in by_layer.items():
@@ -98,7 +116,6 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     _, greatest = _greatest({layer: _exact(one["agreement"], looks) for layer, one in by_layer.items()})
     below = _exact(_agreement(rows.filter(~upper)), looks)
     builder.add(None, "agreement_lower_above_third", _above_third(below, greatest))
-    return builder.frame()
 
 
 def _exact(agreement: Estimate, looks: int) -> Estimate:

@@ -11,7 +11,7 @@ import polars as pl
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.foundation.intervals import Estimate, mean, mean_share, share
-from mnemoscope.questions.answer_builder import MEMORIES, NO_TARGET, AnswerBuilder
+from mnemoscope.questions.answer_builder import MEMORIES, NO_TARGET, VALUES_WHY, AnswerBuilder
 from mnemoscope.questions.question import Answer, Claim, Finding, Number, Outcome, Paper, Question, Row, Verdict
 from mnemoscope.questions.sources import by_layer, next_tokens, values
 from mnemoscope.questions.verdicts import NOTHING_FOUND, difference, is_above
@@ -36,9 +36,9 @@ def _above_share_of_memories(answer: Answer, row: Row) -> Verdict | None:
     return is_above(row, upper / whole) if 0 < upper < whole else None
 
 
-def _grows(answers: Mapping[str, Answer]) -> Outcome:
+def _grows(answers: Mapping[str, Answer], prefix: str) -> Outcome:
     answer = answers["value_confidence"]
-    first, last = answer.total(DECILES[0].name), answer.total(DECILES[-1].name)
+    first, last = (answer.total(prefix + decile.name) for decile in (DECILES[0], DECILES[-1]))
     if first is None or last is None:
         return NOTHING_FOUND
     more = difference(last, first)
@@ -74,6 +74,7 @@ QUESTION = Question(
         "yes",
         "in the most confident tenth minus in the least confident: above 0",
         _grows,
+        literal=True,
     ),
     numbers=(
         Number("working_probability", "share", "largest probability at work, mean", terminal="number"),
@@ -104,6 +105,11 @@ QUESTION = Question(
     nothing=NO_TARGET,
     interval=MEMORIES,
     projections=("values",),
+    literal=(
+        *("max_probability", "max_probability_best", *(one.name for one in DECILES)),
+        *("top100_upper_layers", "top100_with_trigger", "top100_trigger_share", "top100_agreement"),
+    ),
+    why=VALUES_WHY,
 )
 
 
@@ -111,15 +117,16 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     """Own columns of the deciles: `decile`, `lowest` and `highest` probability in it, mean `value_norm`. Raises
     AtlasUnfinished if values or triggers are missing.
     """
-    rows = values(atlas)
     keys = {"decile": pl.Int16, "lowest": pl.Float64, "highest": pl.Float64, "value_norm": pl.Float64}
     builder = AnswerBuilder(QUESTION, keys)
-    for layer in atlas.layers:
-        here = rows.filter(pl.col("layer") == layer)
-        _add_probability(builder, layer, "max_probability", here["max_probability"])
-        builder.add(layer, "value_norm", mean(here["value_norm"]))
-    _add_deciles(builder, rows, DECILES, by="max_probability")
-    _add_most_confident(builder, atlas, rows, by="max_probability")
+    rows = values(atlas)
+    for adding, read in ((builder.literal(), values(atlas, literal=True)), (builder, rows)):
+        for layer in atlas.layers:
+            here = read.filter(pl.col("layer") == layer)
+            _add_probability(adding, layer, "max_probability", here["max_probability"])
+            adding.add(layer, "value_norm", mean(here["value_norm"]))
+        _add_deciles(adding, read, DECILES, by="max_probability")
+        _add_most_confident(adding, atlas, read, by="max_probability")
     builder.add(None, "all_value_norm", mean(rows["value_norm"]))
     at_work = rows.filter(pl.col("working_probability").is_not_null())
     if at_work.height:

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from mnemoscope.atlas import Atlas
 from mnemoscope.foundation.formatting import format_interval, format_value
 from mnemoscope.foundation.intervals import NOTHING, Estimate, order_statistic, share, wilson
-from mnemoscope.questions.answer_builder import MEMORIES, NO_TARGET, AnswerBuilder
+from mnemoscope.questions.answer_builder import MEMORIES, NO_TARGET, VALUES_WHY, AnswerBuilder
 from mnemoscope.questions.question import Answer, Finding, Number, Outcome, Paper, Question
 from mnemoscope.questions.sources import by_layer, values
 from mnemoscope.questions.verdicts import NOTHING_FOUND, is_above
@@ -18,10 +18,10 @@ QUANTILES = {"q00": 0.0, "q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95
 WITHIN = (10, 100)
 
 
-def _higher(answers: Mapping[str, Answer]) -> Outcome:
+def _higher(answers: Mapping[str, Answer], prefix: str) -> Outcome:
     answer = answers["value_rank"]
-    lower, upper = answer.mean("q50", answer.lower), answer.mean("q50", answer.upper)
-    row = answer.total("upper_ranks_higher")
+    lower, upper = answer.mean(f"{prefix}q50", answer.lower), answer.mean(f"{prefix}q50", answer.upper)
+    row = answer.total(f"{prefix}upper_ranks_higher")
     if row is None or lower is None or upper is None:
         return NOTHING_FOUND
     ours = f"higher in {format_value(row.value, 'share')} of pairs; median rank {lower:,.0f} below, {upper:,.0f} above"
@@ -41,6 +41,7 @@ QUESTION = Question(
         "yes",
         "of pairs of an upper and a lower layer's memory, the upper one ranks its target higher in more than half",
         _higher,
+        literal=True,
     ),
     numbers=(
         *(Number(name, "rank", alone="median rank of the target" if name == "q50" else "") for name in QUANTILES),
@@ -52,18 +53,25 @@ QUESTION = Question(
         ),
     ),
     main="q50",
-    headline=("q05", "q25", "q50", "q75", "q95", "within_10", "within_100"),
-    layer_page=("q50", "within_100"),
+    headline=("literal_q50", "q05", "q25", "q50", "q75", "q95", "within_10", "within_100"),
+    layer_page=("literal_q50", "q50", "within_100"),
     nothing=NO_TARGET,
     interval=MEMORIES,
     projections=("values",),
+    literal=(*QUANTILES, *(f"within_{bound}" for bound in WITHIN), "upper_ranks_higher"),
+    why=VALUES_WHY,
 )
 
 
 def answer(atlas: Atlas) -> pl.DataFrame:
     """Ranks start at 0, the top. Own column: `quantile` (0 to 1). Raises AtlasUnfinished if values are missing."""
-    rows = values(atlas).filter(pl.col("target_rank").is_not_null())
     builder = AnswerBuilder(QUESTION, {"quantile": pl.Float64})
+    for adding, rows in ((builder.literal(), values(atlas, literal=True)), (builder, values(atlas))):
+        _add(adding, atlas, rows.filter(pl.col("target_rank").is_not_null()))
+    return builder.frame()
+
+
+def _add(builder: AnswerBuilder, atlas: Atlas, rows: pl.DataFrame) -> None:
     for layer, here in by_layer(atlas, rows):
         ranks = here["target_rank"].sort().to_numpy()
         for name, level in QUANTILES.items():
@@ -73,7 +81,6 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     upper = rows["layer"].is_in(list(atlas.upper_layers))
     above, below = (rows.filter(half)["target_rank"] for half in (upper, ~upper))
     builder.add(None, "upper_ranks_higher", ranks_higher(above, below))
-    return builder.frame()
 
 
 def ranks_higher(ranks: ArrayLike, others: ArrayLike) -> Estimate:

@@ -20,7 +20,7 @@ from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.schema import question_named
 from mnemoscope.foundation.formatting import DASH, format_interval, format_layers, format_value
 from mnemoscope.questions.answers import answers_with
-from mnemoscope.questions.question import Answer, Claim, Finding, Outcome, Row
+from mnemoscope.questions.question import LITERAL, Answer, Claim, Finding, Outcome, Row
 from mnemoscope.questions.registry import room_of
 from mnemoscope.questions.verdicts import NOTHING_FOUND, of_few_documents
 from mnemoscope.show.figures.chart import Cell, Figure, Table, cell
@@ -33,10 +33,14 @@ class ComparisonLine:
     figure: str
     text: str
     paper: str
+    literal: str
+    literal_interval: str
+    literal_shown: str
     ours: str
     interval: str
     shown: str
     rule: str
+    why: str
 
 
 def draw_figure(question: str, answers: Mapping[str, Answer]) -> Figure:
@@ -87,16 +91,23 @@ def compare_with_paper(answers: Mapping[str, Answer]) -> list[ComparisonLine]:
 def _compare_answer(answer: Answer, answers: Mapping[str, Answer]) -> list[ComparisonLine]:
     lines = []
     for claim in answer.question.paper.claims:
-        row, tested = answer.total(claim.name), answer.total(claim.by or claim.name)
-        outcome = NOTHING_FOUND
-        if row is not None:
-            verdict = None if claim.test is None or tested is None else claim.test(answer, tested)
-            ours = format_value(row.value, claim.form) + _place(row)
-            outcome = ours, format_interval(row.low, row.high, claim.form), verdict
-        lines.append(_compare(answer, claim, outcome, tested=answer.total(claim.by)))
+        literal = LITERAL if claim.name in answer.question.literal else ""
+        lines.append(_compare(answer, claim, _judge(answer, claim, literal), _judge(answer, claim, "")))
     if (finding := answer.question.finding) is not None:
-        lines.append(_compare(answer, finding, NOTHING_FOUND if answer.missing else finding.test(answers)))
+        literal = LITERAL if finding.literal else ""
+        outcomes = (NOTHING_FOUND if answer.missing else finding.test(answers, prefix) for prefix in (literal, ""))
+        lines.append(_compare(answer, finding, *outcomes))
     return lines
+
+
+def _judge(answer: Answer, claim: Claim, prefix: str) -> Outcome:
+    row, tested = answer.total(prefix + claim.name), answer.total(prefix + (claim.by or claim.name))
+    if row is None:
+        return NOTHING_FOUND
+    verdict = None if claim.test is None or tested is None else claim.test(answer, tested)
+    count = f" ({round(row.value * row.count):,} of {row.count:,})" if claim.counted else ""
+    number = format_value(row.value, claim.form) + count + _place(row)
+    return number, format_interval(row.low, row.high, claim.form), verdict
 
 
 def _place(row: Row) -> str:
@@ -104,12 +115,18 @@ def _place(row: Row) -> str:
     return "" if layer is None else f" (layer {layer:.0f})"
 
 
-def _compare(answer: Answer, stated: Claim | Finding, outcome: Outcome, *, tested: Row | None = None) -> ComparisonLine:
-    ours, interval, verdict = outcome
-    shown = DASH if verdict is None else "undecided" if of_few_documents(answer) else verdict
-    where = answer.question.id, answer.question.paper.figure, stated.text, stated.paper
+def _compare(answer: Answer, stated: Claim | Finding, literal: Outcome, ours: Outcome) -> ComparisonLine:
+    ungated = isinstance(stated, Claim) and stated.ungated and answer.gated
+    columns = []
+    for number, interval, verdict in (literal, ours):
+        shown = DASH if verdict is None else "undecided" if of_few_documents(answer) else verdict
+        columns += [number, interval, "not of a gated layer" if ungated else shown]
+    tested = answer.total(stated.by) if isinstance(stated, Claim) and stated.by else None
     rule = stated.rule if tested is None else f"{stated.rule}: {tested.text_and_interval}"
-    return ComparisonLine(*where, ours, interval, shown, rule)
+    why = answer.question.why if literal != ours else ""
+    return ComparisonLine(
+        answer.question.id, answer.question.paper.figure, stated.text, stated.paper, *columns, rule, why
+    )
 
 
 def describe_upper_layers(answer: Answer) -> str:

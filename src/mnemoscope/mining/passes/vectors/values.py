@@ -53,8 +53,8 @@ class Targets:
 
 
 def targets(triggers: pl.DataFrame, memories: int) -> Targets:
-    """The targets of one layer's memories, and the next tokens of its positive triggers (definitions.md sections 3, 4b):
-    ours is the next token of the best trigger that has one, the paper's that of the first trigger.
+    """The targets of one layer's memories, and the next tokens of its positive triggers (definitions.md sections 3 and
+    4b): ours is the next token of the best trigger that has one, the paper's that of the first trigger.
     """
     followed = triggers.filter(pl.col("sign") == 1, pl.col("next_token").is_not_null())
     coefficient = pl.col("coefficient").cast(pl.Float64)
