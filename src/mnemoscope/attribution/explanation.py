@@ -30,8 +30,7 @@ Row = dict[str, Any]
 
 def origin_of(model: str | list[str], atlas: Atlas | None, seed: int, **options: Any) -> dict[str, Any]:
     """`made_by` of an answer about models with these fingerprints."""
-    hashed = None if atlas is None else atlas.manifest_hash
-    return made_by(model=model, atlas=hashed, options=options, seed=seed)
+    return made_by(model=model, atlas=None if atlas is None else atlas.manifest_hash, options=options, seed=seed)
 
 
 class Explanation(Result, ABC):

@@ -291,8 +291,7 @@ def _draw_value(console: Console, value: dict[str, Any], *, vocabulary: int) -> 
 
 def _numbers(table: str, row: dict[str, Any], *, but: Sequence[str] = ()) -> str:
     """The numbers of a table's row, `but` those that are said elsewhere."""
-    numbers = TABLES[table].numbers(row)
-    texts = (f"{column.label} {text}" for column, text in numbers if column.name not in but)
+    texts = (f"{column.label} {text}" for column, text in TABLES[table].numbers(row) if column.name not in but)
     return ", ".join(texts).replace("\N{NO-BREAK SPACE}", " ")
 
 

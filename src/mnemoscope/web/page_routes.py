@@ -141,8 +141,7 @@ def _response(request: Request, page: Page | Response, *, as_json: bool, kept: b
     if as_json:
         return json_response(page.data, status=page.status)
     query = urlencode(parse_qsl(query_of(request), keep_blank_values=True))
-    twin = link_to(twin_of(path_of(request)), query)
-    values = {"twin": twin, **page.values()}
+    values = {"twin": link_to(twin_of(path_of(request)), query), **page.values()}
     if kept:
         return Response(html(request, page.template, values), page.status, media_type="text/html")
     return form_page(request, page.template, values, status=page.status)

@@ -90,8 +90,7 @@ def lines(
             area = place.mark_area(invalid="break-paths-show-domains")
             layers.insert(0, area.encode(y=vertical("from"), y2=alt.Y2("to:Q"), opacity=faint))
         if zero:
-            level = chart("zero").mark_rule(color="currentColor", opacity=0.5)
-            layers.insert(0, level.encode(y=vertical("zero")))
+            layers.insert(0, chart("zero").mark_rule(color="currentColor", opacity=0.5).encode(y=vertical("zero")))
         return alt.layer(*stated_marks(behind, answer, stated, vertical), *layers)
 
     return (panel(draw, {name: rows, "zero": [{"zero": 0}], **behind}, title=title),)

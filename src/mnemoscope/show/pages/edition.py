@@ -136,8 +136,7 @@ class Edition:
             return None
 
         def make() -> pl.DataFrame:
-            of_layer = self.atlas.rows_where("patterns", column="layer", ids=[memory.layer])
-            return of_layer.sort("memory", "pattern")
+            return self.atlas.rows_where("patterns", column="layer", ids=[memory.layer]).sort("memory", "pattern")
 
         rows = self.read_current(("patterns", memory.layer), make)
         return rows.filter(pl.col("memory") == self.atlas.number(memory)).to_dicts()

@@ -143,11 +143,10 @@ def _value(edition: Edition, value: dict[str, Any]) -> dict[str, Any]:
     linear = edition.atlas.manifest.model.head == "linear"
 
     def tokens_at(end: str, sign: int) -> list[dict[str, Any]]:
-        pairs = zip(value[f"{end}_tokens"], value[f"{end}_scores"], strict=True)
         return [
             vocabulary.token(token)
             | {"score": score, "probability": most * math.exp(sign * score - best) if sign == 1 or linear else None}
-            for token, score in pairs
+            for token, score in zip(value[f"{end}_tokens"], value[f"{end}_scores"], strict=True)
         ]
 
     names = ("max_probability", "entropy", "value_norm", "key_norm", "up_norm", "working_logit", "working_probability")
@@ -261,10 +260,9 @@ def _by_triggers(edition: Edition, wanted: MemoryId, triggers: Sequence[dict[str
 
 def memory_token(edition: Edition, memory: MemoryId) -> dict[str, Any]:
     """`top` is its value's first token, said only if it `promotes` it."""
-    top = edition.atlas.vocabulary.token(edition.tokens_of(memory)["top_tokens"][0])
     return {
         "memory": str(memory),
-        "top": top,
+        "top": edition.atlas.vocabulary.token(edition.tokens_of(memory)["top_tokens"][0]),
         "promotes": bool(edition.promoted_tokens(memory)),
         "label": edition.label(memory),
     }

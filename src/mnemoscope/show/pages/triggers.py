@@ -39,8 +39,7 @@ def triggers_view(
     explained = _pattern_numbers(rows, patterns)
     if not rows:
         return []
-    named = [row["sentence"] for row in rows]
-    sentences = dict(atlas.sentences(named, columns=["sentence", "tokens"]).iter_rows())
+    sentences = dict(atlas.sentences([row["sentence"] for row in rows], columns=["sentence", "tokens"]).iter_rows())
     vocabulary = atlas.vocabulary
     prefixes = [sentences[row["sentence"]][: row["position"] + 1] for row in rows]
     folds = fold_triggers([row["sign"] for row in rows], [row["rank"] for row in rows], prefixes)
@@ -221,10 +220,9 @@ def colour_tokens(tokens: Sequence[dict[str, Any]], peak: float) -> list[dict[st
     """The tokens (`text`, `coefficient` or None) with `shown` and the class of their `shade`; `peak` is the size of the
     coefficient that has the deepest one.
     """
-    shown = show_texts([one["text"] for one in tokens])
     return [
         one | {"shown": text, "shade": _shade_class(one["coefficient"], peak)}
-        for one, text in zip(tokens, shown, strict=True)
+        for one, text in zip(tokens, show_texts([one["text"] for one in tokens]), strict=True)
     ]
 
 

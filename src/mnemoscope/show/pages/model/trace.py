@@ -226,15 +226,20 @@ class TraceView:
         return [at for at, place in places if place["event"] in QUIET and at != self.layer and not self.marks(at)]
 
     def heat_map(self, heat: Data) -> list[list[Data]]:
-        def cell(layer: int, position: int, place: Data) -> Data:
+        def cell(layer: int, position: int, state: Data) -> Data:
             final = self.visible_text(self.trace["positions"][position]["prediction"][0])
             probability, rank = heat["probability"][layer][position], heat["rank"][layer][position]
-            top = self.visible_text(place[heat["stream"]][0])
-            texts = {"probability": short_share(probability), "rank": short_rank(rank), "token": top}
+            top = self.visible_text(state[heat["stream"]][0])
+            # In at most three and four characters.
+            share = "0" if probability < 0.0005 else "<1" if probability < 0.01 else f"{100 * probability:.0f}"
+            place = str(rank) if rank < 1000 else f"{rank / 1000:.1f}k" if rank < 10_000 else f"{rank // 1000}k"
+            texts = {"probability": share, "rank": place, "token": top}
+            # 9 for the first, and one less for each factor of about 2.5.
+            shade_of_rank = max(0, SHADES - 1 - math.ceil(2.5 * math.log10(rank + 1)))
             return {
                 "position": position,
                 "text": texts[self.wanted.cell],
-                "shade": shade_of_rank(rank) if self.wanted.cell == "rank" else shade(probability),
+                "shade": shade_of_rank if self.wanted.cell == "rank" else shade(probability),
                 "top": rank == 0,
                 "title": f"layer {layer}, position {position}: {final} has"
                 f" {format_value(probability, 'share')}, rank {rank:,}; on top is {top}",
@@ -328,21 +333,6 @@ def describe_memories(edition: Edition, rows: Sequence[Data], by: str = "coeffic
 def shade(probability: float) -> int:
     """The shade of a probability, 0 to 9: its square root in tenths, so that small ones differ."""
     return min(SHADES - 1, int(SHADES * math.sqrt(max(0.0, probability))))
-
-
-def shade_of_rank(rank: int) -> int:
-    """The shade of a rank, 0 to 9: 9 for the first, and one less for each factor of about 2.5."""
-    return max(0, SHADES - 1 - math.ceil(2.5 * math.log10(rank + 1)))
-
-
-def short_share(probability: float) -> str:
-    """A probability in percent in at most three characters."""
-    return "0" if probability < 0.0005 else "<1" if probability < 0.01 else f"{100 * probability:.0f}"
-
-
-def short_rank(rank: int) -> str:
-    """A rank in at most four characters."""
-    return str(rank) if rank < 1000 else f"{rank / 1000:.1f}k" if rank < 10_000 else f"{rank // 1000}k"
 
 
 MEASURES = {
