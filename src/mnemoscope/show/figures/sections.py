@@ -65,9 +65,7 @@ def section(question: str, answers: Mapping[str, Answer]) -> dict[str, Any]:
     answer = answers[question]
     figure = Figure((), "", "", "", "") if answer.missing else draw_figure(question, answers)
     return {
-        "question": question,
-        "figure": answer.question.paper.figure,
-        "about": answer.question.title,
+        **answer.heading(),
         "asked": answer.question.paper.question,
         "missing": answer.missing,
         "axes": figure.axes,

@@ -28,12 +28,11 @@ def answers_of(edition: Edition) -> dict[str, Answer]:
 
 def layer_numbers(edition: Edition, layer: int) -> list[dict[str, Any]]:
     entries = []
-    for question, answer in answers_of(edition).items():
+    for answer in answers_of(edition).values():
         rows = [answer.at(name, layer) for name in answer.question.layer_page]
         numbers = [_number(answer, row) for row in rows if row is not None]
         if numbers and not answer.missing:
-            figure = answer.question.paper.figure
-            entries.append({"question": question, "figure": figure, "about": answer.question.title, "numbers": numbers})
+            entries.append({**answer.heading(), "numbers": numbers})
     return entries
 
 
@@ -51,13 +50,11 @@ def _label(answer: Answer, name: str) -> str:
 def questions_page(edition: Edition) -> Page:
     """Every question of the paper, and what this atlas answers."""
     entries = []
-    for question, answer in answers_of(edition).items():
+    for answer in answers_of(edition).values():
         rows = [] if answer.missing else answer.rows(answer.question.main)
         entries.append(
             {
-                "question": question,
-                "figure": answer.question.paper.figure,
-                "about": answer.question.title,
+                **answer.heading(),
                 "asked": answer.question.paper.question,
                 "missing": answer.missing,
                 "headline": _label(answer, answer.question.main),
@@ -106,12 +103,7 @@ def _keep_drawing(edition: Edition, question: str, *, size: Size) -> str:
 
 def draw_small(edition: Edition, *questions: str) -> list[dict[str, str]]:
     return [
-        {
-            "question": question,
-            "figure": answer.question.paper.figure,
-            "about": answer.question.title,
-            "drawing": _keep_drawing(edition, question, size="small"),
-        }
+        {**answer.heading(), "drawing": _keep_drawing(edition, question, size="small")}
         for question in questions
         if not (answer := answers_of(edition)[question]).missing
     ]
