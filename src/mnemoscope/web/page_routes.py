@@ -38,7 +38,6 @@ PROBLEM = {
     },
 }
 REFUSALS: dict[int | str, dict[str, Any]] = {"4XX": PROBLEM, "5XX": PROBLEM}
-REVALIDATED = "private, no-cache"
 
 PageFunction = Callable[..., Page | Response]
 _REQUEST = inspect.Parameter("request", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Request)
@@ -120,7 +119,7 @@ def _revalidate(
     model = f" {named.model} {named.opening} {named.force_model} {named.other} {named.other_adapter}"
     version = "".join(asset_address(name).split("/")[2][:6] for name in ("style.css", "script.js"))
     tag = f'"{site.edition().state}-{hashlib.sha256((where + model).encode()).hexdigest()[:16]}-{version}"'
-    headers = {"ETag": tag, "Cache-Control": REVALIDATED}
+    headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers=headers)
 

@@ -15,7 +15,6 @@ from mnemoscope.questions.question import Answer, Row
 from mnemoscope.show.figures.colours import SOLID
 
 WIDTH, HEIGHT = 600, 260
-LAYER_AXIS = "layer (counted from 0)"
 PERCENT = "~%"
 TOOLTIP = {"layer:N": "layer", "series:N": "what", "said:N": "value", "interval:N": "95 % interval", "count:N": "cases"}
 
@@ -127,7 +126,7 @@ def layer_axis(*, padding: float = 0.0, band: float = 0.5) -> alt.X:
     scale = {"type": "band", "paddingInner": padding, "paddingOuter": padding / 2}
     # Every other label goes until there is room: many layers stay readable in a small picture, too.
     axis = {"labelAngle": 0, "labelOverlap": "parity", "labelSeparation": 9}
-    return alt.X("layer:O", title=LAYER_AXIS, axis=axis, scale=scale, bandPosition=band)
+    return alt.X("layer:O", title="layer (counted from 0)", axis=axis, scale=scale, bandPosition=band)
 
 
 def tooltip(titles: Mapping[str, str] = TOOLTIP) -> list[alt.Tooltip]:

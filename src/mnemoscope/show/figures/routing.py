@@ -16,7 +16,6 @@ from mnemoscope.foundation.intervals import Estimate, mean
 from mnemoscope.foundation.memory_names import Numbering
 from mnemoscope.show.figures.chart import STYLE
 
-FIRES_ON = 6
 LEAST = 5
 """Fewest triggers that end in a token shown."""
 PAIRS = 2_000
@@ -84,7 +83,7 @@ def _fires_on(numbering: Numbering, triggers: pl.DataFrame) -> dict[int, list[in
         .filter(pl.col("lift") > 1)
         .sort(["expert", "lift", "len", "token"], descending=[False, True, True, False])
     )
-    grouped = lifts.group_by("expert", maintain_order=True).agg(pl.col("token").head(FIRES_ON))
+    grouped = lifts.group_by("expert", maintain_order=True).agg(pl.col("token").head(6))
     return dict(grouped.iter_rows())
 
 

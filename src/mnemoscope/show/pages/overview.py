@@ -19,7 +19,6 @@ from mnemoscope.show.pages.page import Page, PageKind
 from mnemoscope.show.pages.questions import answers_of, draw_small
 from mnemoscope.show.pages.triggers import group_triggers, triggers_view
 
-STRIKING = 10
 GLANCE = ("key_patterns", "value_agreement", "layer_activity", "refinement_match")
 """Questions whose figures are shown in small: patterns, agreement, activity, refinement."""
 
@@ -83,7 +82,7 @@ def overview_words(edition: Edition, data: dict[str, Any]) -> dict[str, Any]:
 def striking_memories(edition: Edition) -> list[dict[str, Any]]:
     """The most striking memories; `example` is a trigger followed by the value's top token, if there is one."""
     memories = []
-    for row in best_examples(edition.atlas, STRIKING).to_dicts():
+    for row in best_examples(edition.atlas).to_dicts():
         memory = edition.atlas.name(row["layer"], row["memory"])
         says = row["top_token"]
         (shown,) = group_triggers(triggers_view(edition, memory, patterns=(), foretold=says), 1, says=says)

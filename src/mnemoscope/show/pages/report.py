@@ -51,21 +51,16 @@ def report_page(edition: Edition, compositions: pl.DataFrame | None, routing: Se
     return Page("report.html", f"Memories of {data['model']}", data)
 
 
-TRIGGERS = 8
-PATTERNS = 5
-TOKENS = 6
-
-
 def read_memories(edition: Edition) -> list[dict[str, Any]]:
     """The striking memories, each with its best triggers, patterns and top tokens."""
     views = []
     for striking in striking_memories(edition):
         memory = MemoryId.parse(striking["memory"])
-        top = edition.row("values", memory)["top_tokens"][:TOKENS]
+        top = edition.row("values", memory)["top_tokens"][:6]
         triggers = fold_groups(group_triggers(triggers_view(edition, memory, patterns=()), 1, says=top[0]))
         about = {
-            "triggers": triggers[:TRIGGERS],
-            "patterns": (edition.patterns(memory) or [])[:PATTERNS],
+            "triggers": triggers[:8],
+            "patterns": (edition.patterns(memory) or [])[:5],
             "tokens": [edition.atlas.vocabulary.token(token) for token in top],
         }
         views.append(striking | about)

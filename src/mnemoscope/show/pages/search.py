@@ -14,7 +14,6 @@ from mnemoscope.show.pages.memory import memory_token
 from mnemoscope.show.pages.page import Page, PageKind
 
 PAGE = 50
-LIKE = 8
 LAST = 10_000 // PAGE
 
 OpenIndex = Callable[[], Index]
@@ -51,7 +50,7 @@ def _hits(
         }
         for hit in result.hits
     ]
-    like = opened.tokens_like(text.strip()[:200], limit=LIKE)
+    like = opened.tokens_like(text.strip()[:200], limit=8)
     return {
         "total": result.total,
         "totals": result.totals,
