@@ -19,6 +19,7 @@ from fastapi import APIRouter, Depends, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
+from mnemoscope.show.pages.edition import Data
 from mnemoscope.show.pages.page import Page, PageKind
 from mnemoscope.web.middleware.security import csrf_token, give_csrf
 from mnemoscope.web.rendering import asset_address, html, json_response, link_to, path_of, query_of
@@ -37,7 +38,7 @@ PROBLEM = {
         "text/html": {"schema": {"type": "string"}},
     },
 }
-REFUSALS: dict[int | str, dict[str, Any]] = {"4XX": PROBLEM, "5XX": PROBLEM}
+REFUSALS: dict[int | str, Data] = {"4XX": PROBLEM, "5XX": PROBLEM}
 
 PageFunction = Callable[..., Page | Response]
 _REQUEST = inspect.Parameter("request", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Request)
@@ -107,9 +108,7 @@ def both(
     return decorate
 
 
-def _revalidate(
-    request: Request, answer: Callable[[], Response], kind: PageKind, parameters: dict[str, Any]
-) -> Response:
+def _revalidate(request: Request, answer: Callable[[], Response], kind: PageKind, parameters: Data) -> Response:
     """The page with its ETag, cached if it is stored; only the ETag if the browser has the page."""
     site: Site = request.app.state.site
     mark = kind.mark(site.edition(), **parameters)
@@ -146,7 +145,7 @@ def _response(request: Request, page: Page | Response, *, as_json: bool, kept: b
     return form_page(request, page.template, values, status=page.status)
 
 
-def form_page(request: Request, template: str, values: dict[str, Any], *, status: int = 200) -> Response:
+def form_page(request: Request, template: str, values: Data, *, status: int = 200) -> Response:
     site: Site = request.app.state.site
     token = csrf_token(site, request)
     text = html(request, template, values | {"csrf": token})

@@ -5,14 +5,14 @@ The same sections as in the report. Only stored answers are shown; a page never 
 
 import threading
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from mnemoscope.questions import QUESTIONS
 from mnemoscope.questions.answers import stored_answers
 from mnemoscope.questions.question import Answer, Row
-from mnemoscope.show.pages.edition import Edition
+from mnemoscope.show.pages.edition import Data, Edition
 from mnemoscope.show.pages.page import Page, PageKind, PageNotFound
 
 QuestionName = Annotated[str, Field(max_length=100, description="A question, such as value_agreement")]
@@ -26,7 +26,7 @@ def answers_of(edition: Edition) -> dict[str, Answer]:
     return edition.read_current("answers", lambda: stored_answers(edition.atlas))
 
 
-def layer_numbers(edition: Edition, layer: int) -> list[dict[str, Any]]:
+def layer_numbers(edition: Edition, layer: int) -> list[Data]:
     entries = []
     for answer in answers_of(edition).values():
         rows = [answer.at(name, layer) for name in answer.question.layer_page]
@@ -36,7 +36,7 @@ def layer_numbers(edition: Edition, layer: int) -> list[dict[str, Any]]:
     return entries
 
 
-def _number(answer: Answer, row: Row) -> dict[str, Any]:
+def _number(answer: Answer, row: Row) -> Data:
     numbers = {name: getattr(row, name) for name in ("value", "low", "high", "count")}
     return {"name": row.name, "label": _label(answer, row.name), **numbers, "said": row.text, "between": row.interval}
 
@@ -71,7 +71,7 @@ def question_page(edition: Edition, question: QuestionName) -> Page:
         raise PageNotFound(f"There is no question {question!r}; they are {', '.join(answers)}.")
     data = edition.tables.get(("question", question), lambda: question_view(edition, question))
 
-    def extra() -> dict[str, Any]:
+    def extra() -> Data:
         missing = answers[question].missing
         sizes: tuple[Size, ...] = () if missing else ("", "narrow")
         return {"drawings": {size: _keep_drawing(edition, question, size=size) for size in sizes}}
@@ -109,7 +109,7 @@ def draw_small(edition: Edition, *questions: str) -> list[dict[str, str]]:
     ]
 
 
-def question_view(edition: Edition, question: str) -> dict[str, Any]:
+def question_view(edition: Edition, question: str) -> Data:
     from mnemoscope.show.figures.sections import section
 
     answers = answers_of(edition)

@@ -18,7 +18,7 @@ from mnemoscope.show.figures.routing import LayerRouting
 from mnemoscope.show.figures.sections import compare_with_paper, csv_link, describe_upper_layers
 from mnemoscope.show.figures.summary import cards, describe_mining, warnings
 from mnemoscope.show.pages.changes import comparison_views
-from mnemoscope.show.pages.edition import Edition
+from mnemoscope.show.pages.edition import Data, Edition
 from mnemoscope.show.pages.overview import striking_memories
 from mnemoscope.show.pages.page import Page
 from mnemoscope.show.pages.questions import answers_of, question_view
@@ -51,7 +51,7 @@ def report_page(edition: Edition, compositions: pl.DataFrame | None, routing: Se
     return Page("report.html", f"Memories of {data['model']}", data)
 
 
-def read_memories(edition: Edition) -> list[dict[str, Any]]:
+def read_memories(edition: Edition) -> list[Data]:
     """The striking memories, each with its best triggers, patterns and top tokens."""
     views = []
     for striking in striking_memories(edition):
@@ -67,7 +67,7 @@ def read_memories(edition: Edition) -> list[dict[str, Any]]:
     return views
 
 
-def composition_cases(edition: Edition, listed: pl.DataFrame) -> list[dict[str, Any]]:
+def composition_cases(edition: Edition, listed: pl.DataFrame) -> list[Data]:
     """Prefixes whose prediction the last layer composes: the prefix, and what each stream and the text say next."""
     atlas, cases = edition.atlas, []
     stored = atlas.table("prefixes").select("prefix", "sentence", "position").rows_by_key("prefix", unique=True)

@@ -16,7 +16,7 @@ from mnemoscope.atlas.vocabulary import Vocabulary
 from mnemoscope.errors import OptionError
 from mnemoscope.foundation.formatting import format_value
 from mnemoscope.foundation.memory_names import MemoryId
-from mnemoscope.show.pages.edition import Edition
+from mnemoscope.show.pages.edition import Data, Edition
 from mnemoscope.show.pages.page import MODEL, Address, PageKind
 
 PAGES = (
@@ -58,7 +58,6 @@ EVENTS = {
 QUIET = ("residual", "agreement")
 """Events in which the feed-forward layer leaves the residual's prediction on top."""
 STREAMS = {"residual": "residual", "ffn": "feed-forward update", "output": "output"}
-Data = dict[str, Any]
 Stream = Literal["residual", "ffn", "output"]
 Cell = Literal["probability", "rank", "token"]
 View = Literal["after", "before"]
@@ -303,7 +302,7 @@ def draw_waterfall(
     def y(value: float) -> float:
         return float(round(height * (high - value) / ((high - low) or 1.0), 2))
 
-    bars: list[dict[str, Any]] = [
+    bars: list[Data] = [
         {
             "kind": kind,
             "layer": layer,
@@ -346,7 +345,7 @@ MEASURES = {
 OF = {"memory": "this memory off", "controls": "another one off", "difference": "difference"}
 
 
-def causal_view(data: dict[str, Any], words: Vocabulary) -> dict[str, Any]:
+def causal_view(data: Data, words: Vocabulary) -> Data:
     groups = []
     for logs in (False, True):
         rows = [row for row in data["rows"] if ("log" in row["measure"]) == logs]
@@ -371,7 +370,7 @@ def causal_view(data: dict[str, Any], words: Vocabulary) -> dict[str, Any]:
     }
 
 
-def _check_row(row: dict[str, Any], widest: float, *, hundredths: bool) -> dict[str, Any]:
+def _check_row(row: Data, widest: float, *, hundredths: bool) -> Data:
     def at(value: float | None) -> float | None:
         return None if value is None else round(50 + (48 * value / widest if widest else 0.0), 2)
 
