@@ -18,7 +18,10 @@ WIDTH, HEIGHT = 600, 260
 PERCENT = "~%"
 TOOLTIP = {"layer:N": "layer", "series:N": "what", "said:N": "value", "interval:N": "95 % interval", "count:N": "cases"}
 
-STYLE: dict[str, Any] = {
+Data = dict[str, Any]
+"""An object of JSON: a row of a chart's data, or a part of a specification."""
+
+STYLE: Data = {
     "font": "sans-serif",
     "title": {
         "anchor": "start",
@@ -58,7 +61,7 @@ class Panel:
     """One chart and its data rows by name, kept apart since Altair copies embedded data. `draw` is slow."""
 
     draw: Callable[[], Drawing]
-    rows: Mapping[str, Sequence[dict[str, Any]]]
+    rows: Mapping[str, Sequence[Data]]
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,7 @@ class Series:
     title: str = ""
 
 
-def record(row: Row, series: str) -> dict[str, Any]:
+def record(row: Row, series: str) -> Data:
     numbers = {name: round_significant(getattr(row, name)) for name in ("value", "low", "high")}
     texts = {"said": row.text, "interval": row.interval or DASH, "count": f"{row.count:,}"}
     return {"layer": row.layer, "series": series, **numbers, **texts}
