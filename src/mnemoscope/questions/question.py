@@ -150,6 +150,10 @@ class Answer:
     layers: tuple[int, ...]
     depth: int
 
+    def heading(self) -> dict[str, str]:
+        """The question's name, figure and title, for pages."""
+        return {"question": self.question.id, "figure": self.question.paper.figure, "about": self.question.title}
+
     def label(self, name: str) -> str:
         return self.question.number(name).label
 

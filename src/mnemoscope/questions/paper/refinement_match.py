@@ -83,8 +83,7 @@ QUESTION = Question(
 def answer(atlas: Atlas) -> pl.DataFrame:
     """`match_lower_third` is of layer ceil(L / 3) - 1. Raises AtlasUnfinished without predictions or prefixes."""
     rows = Predictions(atlas)
-    hits = rows["residual_top"] == rows["final_top"]
-    match = rows.share(hits)
+    match = rows.share(rows["residual_top"] == rows["final_top"])
     builder = AnswerBuilder(QUESTION, {"at_layer": pl.Int16})
     builder.add_layers("match", match, total=False)
     layers = model_layers(atlas)
