@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from mnemoscope.atlas import Atlas
     from mnemoscope.questions.answers import Answers
 
-_PIPED_WIDTH = 100
-
 
 def analyze(
     atlas: arg.AtlasFolder,
@@ -76,7 +74,7 @@ def _draw(question: str, document: dict[str, Any]) -> None:
     from mnemoscope.questions import load_question
     from mnemoscope.questions.question import LITERAL
 
-    console = stdout_console(piped_width=_PIPED_WIDTH)
+    console = stdout_console(piped_width=100)
     declared, paper = load_question(question), document["paper"]
     shown = [declared.number(name) for name in declared.headline]
     console.print(Text(f"{question} ({paper['figure']})", style="bold"))
