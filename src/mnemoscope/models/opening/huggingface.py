@@ -95,7 +95,7 @@ def open_model(source: Any, *, tokenizer: Any, opening: ModelOptions, room: Room
     context = next(iter(numbers_in(config, _CONTEXT_ENTRIES)), _UNSTATED_CONTEXT)
     return LoadedParts(
         network=model,
-        own=in_memory,
+        in_memory=in_memory,
         spec=spec,
         name=Path(spec).stem if spec.endswith(SUFFIX) else None,
         opening=opening,

@@ -41,10 +41,10 @@ class KeyTriggers:
 
     def of(self, layer: int) -> tuple[Ints, Ints] | None:
         """The tokens `[memory]` that activate keys and shuffled keys most; None if keys do not read the stream."""
-        return self._found.get(layer)
+        return self._best_tokens.get(layer)
 
     @cached_property
-    def _found(self) -> dict[int, tuple[Ints, Ints]]:
+    def _best_tokens(self) -> dict[int, tuple[Ints, Ints]]:
         model = self._model
         layers = [layer for layer in self._plan.layers if not model.layer(layer).ffn.branches]
         best: dict[int, list[tuple[Tensor, Tensor]]] = {}
