@@ -70,7 +70,12 @@ class ImportancePass:
 
     def read(self, batch: PrefixRows) -> Mapping[str, NDArray[Any]]:
         """Runs two forwards in `eager_attention`, one of them with gradients, and adds what it finds to the answers."""
-        measured = [self._sizes(kind, each, batch) for kind, each in zip(KINDS, self._measure(batch), strict=True)]
+        measured = []
+        for kind, effects in zip(KINDS, self._measure(batch), strict=True):
+            values = [effects[layer].double() for layer in range(self._model.sizes.layers)]
+            for layer, of_layer in enumerate(values):
+                check_finite(of_layer.numpy()[:, None], self._sentence[batch.prefixes], f"{kind} effects", [layer])
+            measured.append(torch.cat(values, 1).abs())
         largest = [sizes.topk(min(LARGEST, sizes.shape[1]))[0][:, -1:] for sizes in measured]
         among = [((effects >= least) & (effects > 0)).sum(0) for effects, least in zip(measured, largest, strict=True)]
         sums = torch.stack([reduce(add_sums, map(exact_sum, sizes)) for sizes in measured], 1)
@@ -107,14 +112,6 @@ class ImportancePass:
 
         gradients = coefficient_gradients(model, batch.ids, difference, columns=batch.column)
         return direct, {layer: coefficients * gradient for layer, (coefficients, gradient) in gradients.items()}
-
-    def _sizes(self, kind: str, effects: Mapping[int, Tensor], batch: PrefixRows) -> Tensor:
-        """Absolute values `[row, memory]` of all layers, float64."""
-        every = range(self._model.sizes.layers)
-        for layer in every:
-            values = effects[layer].double().numpy()[:, None]
-            check_finite(values, self._sentence[batch.prefixes], f"{kind} effects", [layer])
-        return torch.cat([effects[layer].double() for layer in every], 1).abs()
 
     def write(self) -> None:
         count = len(self._final)
