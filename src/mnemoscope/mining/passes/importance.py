@@ -8,11 +8,9 @@ by memory, exactly in any order. The 20 largest of a prefix are those of the who
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import reduce
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from mnemoscope.attribution.direct_effects import check_head
@@ -20,7 +18,7 @@ from mnemoscope.attribution.gradients import coefficient_gradients
 from mnemoscope.foundation.budget import BUDGET, rows_within
 from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.prefix_pass import PrefixRows, check_finite, plan_prefixes, read_prefixes
-from mnemoscope.mining.steps import empty_answers, is_unanswered
+from mnemoscope.mining.steps import Answers, empty_answers, is_unanswered
 from mnemoscope.mining.text.exact_sums import ROWS, add_sums, exact_sum, value_of
 from mnemoscope.mining.text.thread_team import ThreadTeam
 from mnemoscope.models.forward.attention import eager_attention, find_attention, read_attention
@@ -48,7 +46,7 @@ class ImportancePass:
         self._effects = MemoryEffects(run.model)
         self._firsts = np.concatenate([[0], np.cumsum(run.model.sizes.memories)])
         rows, memories = min(1, len(position)), int(self._firsts[-1])
-        self.answers: dict[str, NDArray[Any]] = {
+        self.answers: Answers = {
             "sums": empty_answers((rows, ROWS, len(KINDS), memories), np.int64),
             "among": empty_answers((rows, len(KINDS), memories), np.int64),
         }
@@ -68,7 +66,7 @@ class ImportancePass:
         # A step that runs out of memory is taken again in halves; a team may have added a part of it by then.
         self.steps = replace(steps, team=ThreadTeam(1))
 
-    def read(self, batch: PrefixRows) -> Mapping[str, NDArray[Any]]:
+    def read(self, batch: PrefixRows) -> Answers:
         """Runs two forwards in `eager_attention`, one of them with gradients, and adds what it finds to the answers."""
         measured = []
         for kind, effects in zip(KINDS, self._measure(batch), strict=True):

@@ -137,7 +137,7 @@ def plan_prefixes(
     run: MiningRun,
     sentence: Ints,
     position: Ints,
-    read: Callable[[PrefixRows], Mapping[str, NDArray[Any]]],
+    read: Callable[[PrefixRows], Answers],
     answers: Answers,
     *,
     stage: str,

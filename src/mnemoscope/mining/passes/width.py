@@ -24,7 +24,7 @@ from mnemoscope.foundation.budget import BUDGET, rows_within
 from mnemoscope.foundation.memory_names import ABLATED_PARTS, EXIT_THRESHOLDS
 from mnemoscope.mining.mining_run import MiningRun, columns_of
 from mnemoscope.mining.passes.prefix_pass import plan_rows, run_blocks
-from mnemoscope.mining.steps import empty_answers
+from mnemoscope.mining.steps import Answers, empty_answers
 from mnemoscope.mining.text.batches import pad
 from mnemoscope.mining.text.trigger_table import NamedSentences
 from mnemoscope.models import LanguageModel
@@ -132,7 +132,7 @@ class WidthPass:
                 draws = self._orders[layer] if count < memories else [-1]  # all are all, in any order
                 self.runs += [WidthForwards(layer, draw, count) for draw in draws]
         count, shape = len(self.text.sentence), (len(self.text.sentence), len(plan.layers), len(EXIT_THRESHOLDS))
-        self.answers: dict[str, NDArray[Any]] = {
+        self.answers: Answers = {
             "whole": empty_answers(count, np.float64),
             "loss": empty_answers((count, len(self.runs)), np.float64),
             "stopped": empty_answers(shape, np.int32),
