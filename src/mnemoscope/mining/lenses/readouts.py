@@ -23,6 +23,7 @@ from mnemoscope.mining.passes.vectors.projector import Columns, Share, join_colu
 from mnemoscope.mining.passes.vectors.roles import RolePass, last_tokens
 from mnemoscope.mining.passes.vectors.values import TOKENS_KEPT, ValuePass
 from mnemoscope.mining.steps import Answers, empty_answers
+from mnemoscope.mining.text.batches import Ints
 from mnemoscope.mining.text.circle import deal, next_in_circle
 from mnemoscope.models.forward.hooks import Block, read_blocks
 from mnemoscope.models.readout.translators import Lens, Translator, translated_scores, translated_values
@@ -33,7 +34,6 @@ PLAIN = "plain"
 _INTEGERS = ("residual_top", "residual_final_rank", "residual_control_rank", "ffn_top", "output_top")
 _NUMBERS = ("residual_final_probability", "residual_loss")
 
-Ints = NDArray[np.int64]
 Lenses = Mapping[str, Lens]
 """By name; the plain readout has an empty one."""
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from mnemoscope.foundation.budget import BUDGET
@@ -19,6 +18,7 @@ from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.prefix_pass import PrefixRows, check_finite, plan_prefixes, read_prefixes
 from mnemoscope.mining.passes.stream_readings import StreamReader
 from mnemoscope.mining.steps import Answers, empty_answers
+from mnemoscope.mining.text.batches import Ints
 from mnemoscope.mining.text.circle import next_in_circle
 from mnemoscope.models.forward.attention import BlockAttention, eager_attention, find_attention, read_attention
 from mnemoscope.models.readout.token_logits import LogitDirections, TokenLogits
@@ -80,7 +80,7 @@ class AttentionPass:
             check_finite(values, self._sentence[batch.prefixes], name, self._plan.layers)
         return columns
 
-    def _split(self, prefixes: NDArray[np.int64], kept: StreamParts[None], last: Tensor) -> Answers:
+    def _split(self, prefixes: Ints, kept: StreamParts[None], last: Tensor) -> Answers:
         token, other, following, elsewhere = (
             self._logits.of_tokens(last, torch.from_numpy(tokens[prefixes]))
             for tokens in (self._final, self._other, self._next, self._other_next)

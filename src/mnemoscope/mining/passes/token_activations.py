@@ -8,7 +8,6 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from mnemoscope.errors import NotFinite
@@ -16,6 +15,7 @@ from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.prefix_pass import plan_rows
 from mnemoscope.mining.passes.removals import WHOLE, ShortenedRuns
 from mnemoscope.mining.steps import empty_answers
+from mnemoscope.mining.text.batches import Ints
 
 BEST = 10
 """Different prefixes of each memory and sign."""
@@ -60,7 +60,7 @@ class TokenActivationPass:
         """Runs these sentences."""
         self._runs.take(items, self._answer)
 
-    def _answer(self, layer: int, asked: dict[str, NDArray[np.int64]], coefficients: Tensor) -> None:
+    def _answer(self, layer: int, asked: dict[str, Ints], coefficients: Tensor) -> None:
         row, memory = (torch.from_numpy(asked[name]).to(coefficients.device) for name in ("run", "memory"))
         activations = coefficients[row, self._run.model.reading.offset :, memory].float().cpu().numpy()
         position = np.arange(activations.shape[1])[None]

@@ -11,13 +11,12 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.mining.plan.mining_plan import MiningPlan
-from mnemoscope.mining.text.batches import halves_of, pack, pad, run_in_halves
+from mnemoscope.mining.text.batches import Ints, halves_of, pack, pad, run_in_halves
 from mnemoscope.mining.text.trigger_table import NamedSentences
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.forward.hooks import Block, read_blocks
@@ -25,8 +24,6 @@ from mnemoscope.models.proof.company import sides
 
 TOKENS = 4_096
 """Tokens of the text, about: sentences of the background."""
-
-Ints = NDArray[np.int64]
 
 
 class KeyTriggers:

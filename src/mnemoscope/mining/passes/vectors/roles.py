@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -20,6 +19,7 @@ from mnemoscope.errors import NotFinite
 from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.vectors.key_triggers import KeyTriggers
 from mnemoscope.mining.passes.vectors.projector import Columns, Projector, Share, join_columns
+from mnemoscope.mining.text.batches import Ints
 from mnemoscope.mining.text.circle import deal
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.modules.projections import LinearHead
@@ -29,8 +29,6 @@ from mnemoscope.tracing import rank_tokens
 KEPT = BEST_TRIGGERS
 """Top tokens kept of each key, and triggers that are looked for among them."""
 _TINY = 1e-30
-
-Ints = NDArray[np.int64]
 
 
 def write_layer_roles(run: MiningRun, layer: int) -> None:

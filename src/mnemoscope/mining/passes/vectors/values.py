@@ -21,6 +21,7 @@ from torch import Tensor
 from mnemoscope.errors import NotFinite
 from mnemoscope.mining.mining_run import MiningRun, read_note
 from mnemoscope.mining.passes.vectors.projector import Columns, Projector, Share, join_columns
+from mnemoscope.mining.text.batches import Ints
 from mnemoscope.models import LanguageModel
 from mnemoscope.tracing import max_probability, norms_of, read_scores
 
@@ -35,7 +36,6 @@ _DIRECTIONS, _CLEAR = 1_000, 0.99
 TIE = 1e-5
 """Coefficients that differ by less than this times max(1, |c|) are tied (definitions.md section 3)."""
 
-Ints = NDArray[np.int64]
 Scale = float | Sequence[float]
 """What norms divide a layer's values by: one number, or one for each of its branches."""
 
