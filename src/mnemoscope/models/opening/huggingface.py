@@ -41,8 +41,7 @@ from mnemoscope.models.opening.adapters import (
 )
 from mnemoscope.models.opening.dequantization import check_quantised, dequantize, format_of, widen_at_load
 from mnemoscope.models.opening.file_words import check_config, check_weights
-from mnemoscope.models.opening.gguf_file import SUFFIX, lone_file
-from mnemoscope.models.opening.gguf_words import GgufWords
+from mnemoscope.models.opening.gguf_words import SUFFIX, GgufWords, lone_file
 from mnemoscope.models.opening.handmade import models as handmade
 from mnemoscope.models.opening.hub import one_line_errors, where
 from mnemoscope.models.opening.tokenizer_files import open_tokenizer, reader_of
