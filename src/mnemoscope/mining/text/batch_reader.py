@@ -154,7 +154,7 @@ class BatchReader:
                 measures.experts[layer, group.expert + expert].take(number, *swept.get(expert, ([], None)))
             if not dense:
                 table = weights_of(group, shape.width(layer))
-                weights, by_share = table[places.counted.to(table.device)], measures.weights[layer]
+                weights, by_share = table[places.is_counted.to(table.device)], measures.weights[layer]
                 by_share[number] = by_share[number] + weights if number in by_share else weights
 
         with read_groups(self.model, measure, layers=self.layers, own_thread=True):
