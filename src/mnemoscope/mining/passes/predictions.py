@@ -18,7 +18,7 @@ from torch import Tensor
 from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.prefix_pass import Prefixes, PrefixRows, check_finite, plan_prefixes
 from mnemoscope.mining.passes.stream_readings import StreamReader, Streams
-from mnemoscope.mining.steps import empty_answers, missing
+from mnemoscope.mining.steps import Answers, empty_answers, missing
 from mnemoscope.models.forward.hooks import Block
 from mnemoscope.tracing.scoring.scores import activity_of, votes_in
 
@@ -91,7 +91,7 @@ class PredictionPass:
             inputs=(prefixes.next_token, *voted),
         )
 
-    def _read(self, batch: PrefixRows) -> Mapping[str, NDArray[Any]]:
+    def _read(self, batch: PrefixRows) -> Answers:
         model = self._model
         streams: dict[int, Streams] = {}
         coefficients: dict[int, Tensor] = {}
