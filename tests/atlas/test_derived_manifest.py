@@ -89,17 +89,6 @@ def test_a_folder_is_replaced_if_it_is_empty_or_one_s_own(tmp_path: Path) -> Non
     check(tmp_path)
 
 
-def test_files_that_are_gone_are_forgotten(tmp_path: Path) -> None:
-    atlas = open_atlas(build_atlas(tmp_path / "atlas"))
-    for name in ("one", "two"):
-        write_json(atlas.path / "analyses" / f"{name}.json", {})
-        record_hashes(atlas, "analyses", [f"analyses/{name}.json"])
-    assert list(recorded_hashes(atlas, "analyses")) == ["analyses/one.json", "analyses/two.json"]
-    (atlas.path / "analyses" / "one.json").unlink()
-    record_hashes(atlas, "analyses", [])
-    assert list(recorded_hashes(atlas, "analyses")) == ["analyses/two.json"]
-
-
 def hold(atlas: Atlas) -> None:
     with write_beside(atlas):
         pass

@@ -30,11 +30,7 @@ def test_a_folder_s_life(tmp_path: Path) -> None:
     assert occupancy(directory) == "finished"
     assert unfinished_plan(directory) is None
     assert sorted(path.name for path in directory.iterdir() if path.is_file()) == [
-        "background.parquet",
-        "manifest.json",
-        "manifest.sha256",
-        "tokens.parquet",
-        "vocabulary.parquet",
+        *("background.parquet", "manifest.json", "manifest.sha256", "tokens.parquet", "vocabulary.parquet"),
     ]
 
 

@@ -34,14 +34,6 @@ def is_damaged(directory: Path) -> bool:
         return True
 
 
-def test_a_whole_atlas_has_no_problems(atlas: Path) -> None:
-    assert verify(atlas) == []
-
-
-def test_a_whole_part_has_no_problems(tmp_path: Path) -> None:
-    assert verify(build_atlas(tmp_path / "p", part=(1, 2))) == []
-
-
 def test_any_flipped_byte_is_found(tmp_path: Path) -> None:
     directory = build_atlas(tmp_path / "p", part=(1, 2))
     draw = random.Random(0)
@@ -212,8 +204,3 @@ def test_a_table_that_is_none_is_told_by_name(tmp_path: Path) -> None:
     listed["files"]["lenses.parquet"] = listed["files"]["vocabulary.parquet"]
     seal_as_is(tmp_path, listed)
     assert verify(tmp_path)[0] == "lenses.parquet: not a table of schema 4"
-
-
-def test_what_cannot_be_verified_at_all(tmp_path: Path) -> None:
-    with pytest.raises(AtlasNotFound):
-        verify(tmp_path / "nothing")
