@@ -11,7 +11,6 @@ from mnemoscope.cli import main
 from mnemoscope.cli.drawing import print_table, stdout_console
 from mnemoscope.mining import mine
 from mnemoscope.models.opening.handmade.models import PLANTED_SENTENCES
-from support.handbuilt_atlas import build_atlas
 
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?%?")
 
@@ -99,14 +98,3 @@ def test_a_table_without_room_becomes_lists(capsys: pytest.CaptureFixture[str]) 
     out = capsys.readouterr().out
     for whole in ("memory: L10.E3.M222", "score: 123.456", "rank: 12,345"):
         assert whole in out
-
-
-def test_an_unknown_field_is_refused_before_an_index_is_made(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """C26 of the faults: making the index of a large atlas takes minutes."""
-    path = build_atlas(tmp_path)
-    assert main(["search", str(path), "cat", "--in", "trigger"]) == 2
-    said = "field 'trigger' cannot be searched; choose from patterns, annotations, words, triggers"
-    assert said in capsys.readouterr().err
-    assert not (path / "search").exists()

@@ -29,6 +29,11 @@ def app_that(act: Any) -> typer.Typer:
     return app
 
 
+BUGS = [
+    (NameError("name 'x' is not defined"), "NameError: name 'x' is not defined"),
+    (KeyError("k"), "KeyError: 'k'"),
+    (OSError("odd"), "OSError: odd"),
+]
 LITTLE = "there is too little memory; free some, or raise the limit that `ulimit -v` shows"
 
 
@@ -50,21 +55,9 @@ def raising(error: BaseException) -> typer.Typer:
         (MemoryError(), USER, f"mnemoscope: {LITTLE}"),
         (RuntimeError("can't start new thread"), USER, f"mnemoscope: {LITTLE}"),
         (ImportError("libtorch_cpu.so: failed to map segment from shared object"), USER, f"mnemoscope: {LITTLE}"),
-        (
-            NameError("name 'x' is not defined"),
-            BUG,
-            "mnemoscope: a bug in mnemoscope: NameError: name 'x' is not defined;"
-            " please report it with what --debug shows",
-        ),
-        (
-            KeyError("k"),
-            BUG,
-            "mnemoscope: a bug in mnemoscope: KeyError: 'k'; please report it with what --debug shows",
-        ),
-        (
-            OSError("odd"),
-            BUG,
-            "mnemoscope: a bug in mnemoscope: OSError: odd; please report it with what --debug shows",
+        *(
+            (error, BUG, f"mnemoscope: a bug in mnemoscope: {said}; please report it with what --debug shows")
+            for error, said in BUGS
         ),
     ],
 )
@@ -201,10 +194,7 @@ def test_ctrl_c_while_the_verbs_are_still_being_imported(module: str, begin: str
 def test_a_library_that_was_half_loaded_under_a_limit_is_too_little_memory() -> None:
     """As polars is, which then lacks a name; the same error of our own code, or without a limit, stays a bug."""
     library = "exec('def frame(): PyDataFrame', {'__name__': 'polars'}, names := {})"
-    for limit, body, code in (
-        ("1 << 44", "names['frame']()", USER),
-        ("-1", "names['frame']()", BUG),
-    ):
+    for limit, body, code in (("1 << 44", "names['frame']()", USER), ("-1", "names['frame']()", BUG)):
         script = verb_script("import resource", f"resource.setrlimit(resource.RLIMIT_AS, ({limit}, -1))", library, body)
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
         assert done.returncode == code

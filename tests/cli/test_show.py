@@ -98,23 +98,6 @@ def test_a_part_says_that_its_values_come_later(tmp_path: Path, capsys: Capture)
     assert "value" not in shown
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["L99.M1"], "L99.M1 is not in "),
-        (["layer9"], "'layer9' does not name a memory"),
-        (["L0.M0", "--limit", "0"], "--limit 0 is impossible"),
-        ([], "Missing argument"),
-    ],
-)
-def test_what_show_refuses(atlas: str, arguments: list[str], said: str, capsys: Capture) -> None:
-    assert main(["show", atlas, *arguments]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert len(err.splitlines()) == 1
-    assert said in err
-
-
 def test_verify_a_whole_atlas(atlas: str, capsys: Capture) -> None:
     assert main(["verify", atlas]) == 0
     assert capsys.readouterr().out == f"{atlas} is whole: 12 files are what was mined\n"
