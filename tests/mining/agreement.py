@@ -132,11 +132,7 @@ def assert_values(atlas: Path, reference: Reference, layer: int, *, every: int =
         shifted = own - own.max()
         log_p = shifted - np.log(np.exp(shifted).sum())
         p = np.exp(log_p)
-        expected = {
-            "value_norm": np.linalg.norm(value),
-            "max_probability": p.max(),
-            "entropy": -(p * log_p).sum(),
-        }
+        expected = {"value_norm": np.linalg.norm(value), "max_probability": p.max(), "entropy": -(p * log_p).sum()}
         for name, sided in (("top_z", own), ("bottom_z", other)):
             expected[name] = (sided.max() - sided.mean()) / sided.std()
         followed = rows_of.get(row["memory"], [])

@@ -91,16 +91,8 @@ def test_triggers_merge_to_the_same_bits_however_the_stream_is_cut(stream, seed:
     ids = ids_of(batches, seed)
     whole = filled(keep, batches, ids, 1, all_=all_)
     owner = [data.draw(st.integers(0, 2)) for _ in batches]
-    parts = [
-        filled(
-            keep,
-            [b for b, o in zip(batches, owner, strict=True) if o == part],
-            [i for i, o in zip(ids, owner, strict=True) if o == part],
-            1,
-            all_=all_,
-        )
-        for part in range(3)
-    ]
+    of = [[number for number, own in enumerate(owner) if own == part] for part in range(3)]
+    parts = [filled(keep, [batches[k] for k in own], [ids[k] for k in own], 1, all_=all_) for own in of]
     a, b, c = (parts[i] for i in data.draw(st.permutations(range(3))))
     if data.draw(st.booleans()):
         a.add_state(b.state())

@@ -3,7 +3,6 @@
 import gzip
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,16 +17,13 @@ from mining.reference import Reference, Sentence
 from mining.reference_passes import distinct
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.errors import (
-    AtlasBusy,
     AtlasExists,
     CorpusEmpty,
     CorpusNotFound,
     CorpusUnreadable,
     MiningError,
     MnemoscopeError,
-    ModelDamaged,
     NotFinite,
-    OptionError,
     StoreFailed,
 )
 from mnemoscope.mining import mine
@@ -54,30 +50,6 @@ def stopping_at(stage: str) -> Callable[..., None]:
     return progress
 
 
-# --- options -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "line"),
-    [
-        ("triggers", 0, "triggers must be at least 1, not 0"),
-        ("layers", "99", "99 is not within the model's layers 0-1"),
-        ("part", "0/3", "0/3"),
-        ("dtype", "int8", "dtype must be one of float32, bfloat16, float16, not 'int8'"),
-        ("checkpoint_every", -1.0, "checkpoint_every must not be negative"),
-        ("split", "words", "words"),
-    ],
-)
-def test_an_impossible_option(
-    option: str, value: Any, line: str, model: LanguageModel, text: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(OptionError) as refused:
-        mine(model, text, out=tmp_path / "atlas", **{**OPTIONS, option: value})
-    assert line in str(refused.value)
-    assert one_line(refused.value)
-    assert not (tmp_path / "atlas").exists()
-
-
 # --- folders -----------------------------------------------------------------------------------------------------
 
 
@@ -93,20 +65,6 @@ def test_a_finished_atlas_is_not_mined_over(model: LanguageModel, text: Path, tm
     assert tables_of(tmp_path / "whole") == whole
 
 
-@pytest.mark.parametrize("what", ["file", "folder"])
-def test_a_folder_of_something_else_is_left_alone(what: str, model: LanguageModel, text: Path, tmp_path: Path) -> None:
-    place = tmp_path / "mine"
-    if what == "folder":
-        (place / "work").mkdir(parents=True)
-        (place / "work/notes.txt").write_text("x")
-    else:
-        place.write_text("x")
-    for force in (False, True):
-        with pytest.raises(AtlasExists, match="holds something that is not an atlas"):
-            mine(model, text, out=place, force=force, **OPTIONS)
-    assert [p.name for p in place.rglob("*")] == (["work", "notes.txt"] if what == "folder" else [])
-
-
 @pytest.mark.full
 def test_an_atlas_finished_while_the_model_was_loading_is_not_mined_over(text: Path, tmp_path: Path) -> None:
     def other_run(stage: str, *_: Any) -> None:
@@ -118,39 +76,6 @@ def test_an_atlas_finished_while_the_model_was_loading_is_not_mined_over(text: P
     assert verify(tmp_path / "atlas") == []
     assert open_atlas(tmp_path / "atlas").manifest["plan"]["triggers"] == 3
     assert not (tmp_path / "atlas/unfinished.json").exists()
-
-
-MINES = """import sys, time
-import torch
-torch.set_num_threads(1)
-sys.path.insert(0, sys.argv[1])
-from mining.conftest import tiny_model
-from mining.test_bad_input import OPTIONS
-from mnemoscope import mine
-def wait(stage, *_):
-    if stage == "mining":
-        print("mining", flush=True)
-        time.sleep(1000)
-mine(tiny_model("gpt2"), sys.argv[2], out=sys.argv[3], progress=wait, **OPTIONS)
-"""
-
-
-@pytest.mark.full
-def test_two_processes_do_not_write_one_atlas(
-    model: LanguageModel, text: Path, tmp_path: Path, whole: dict[str, bytes]
-) -> None:
-    tests = str(Path(__file__).parent.parent)
-    command = [sys.executable, "-c", MINES, tests, str(text), str(tmp_path / "atlas")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as other:
-        try:
-            assert other.stdout is not None
-            assert other.stdout.readline() == b"mining\n"
-            with pytest.raises(AtlasBusy, match=f"pid {other.pid}"):
-                mine(model, text, out=tmp_path / "atlas", **OPTIONS)
-        finally:
-            other.kill()
-    mine(model, text, out=tmp_path / "atlas", **OPTIONS)
-    assert tables_of(tmp_path / "atlas") == whole
 
 
 # --- the disk ----------------------------------------------------------------------------------------------------
@@ -211,14 +136,6 @@ def test_a_text_that_cannot_be_used_leaves_nothing_behind_and_takes_nothing_away
         assert tables_of(tmp_path / "whole") == whole
         assert not (tmp_path / "whole/work").exists()
     assert tables_of(mine(model, text, out=tmp_path / "atlas", **OPTIONS)) == whole
-
-
-def test_a_token_beyond_the_heads_rows(text: Path, tmp_path: Path) -> None:
-    narrow = load_model(build("gpt2", vocab_size=200), tokenizer=byte_tokenizer(bos_token=END))
-    with pytest.raises(ModelDamaged, match="beyond the 200 rows of the model's head") as refused:
-        mine(narrow, text, out=tmp_path / "atlas", **OPTIONS)
-    assert one_line(refused.value)
-    assert not list(tmp_path.glob("atlas/*"))
 
 
 # --- the model ---------------------------------------------------------------------------------------------------

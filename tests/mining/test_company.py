@@ -70,17 +70,9 @@ def mined(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     """A network, it as a model, and its atlas, of rows on both sides of the boundary, at it and one behind it."""
     folder, network = tmp_path_factory.mktemp("company"), request.param()
     model = read_with(network)
-    out = mine(
-        model,
-        write_text(folder, 4, 13, 14, 15, 16, 17),
-        out=folder / "atlas",
-        split="line",
-        triggers=6,
-        validation=write_text(folder, 12, 15, 16, 17, 22, seed=8),
-        prefixes=30,
-        removals="all",
-        neighbours=0,
-    )
+    options: dict[str, Any] = {"split": "line", "triggers": 6, "prefixes": 30, "removals": "all", "neighbours": 0}
+    options["validation"] = write_text(folder, 12, 15, 16, 17, 22, seed=8)
+    out = mine(model, write_text(folder, 4, 13, 14, 15, 16, 17), out=folder / "atlas", **options)
     return network, model, out
 
 

@@ -12,13 +12,7 @@ from mining.conftest import byte_tokenizer, odd_text, tables_of
 from mining.equal_atlases import assert_equal_atlases
 from mining.expert_reference import ExpertReference, SlowMixture, assert_mixture, flattened
 from mining.reference import documents_of, sentences_of
-from mining.reference_passes import (
-    check_predictions,
-    check_removals,
-    check_values_at_work,
-    distinct,
-    given,
-)
+from mining.reference_passes import check_predictions, check_removals, check_values_at_work, distinct, given
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.errors import MemoryIdError
 from mnemoscope.mining import mine
@@ -134,17 +128,8 @@ def test_predictions_values_at_work_and_removals(name: str, tmp_path: Path) -> N
     """As for dense models (test_passes.py), by the loop; `routed_memories` by hand."""
     hf, tokenizer = build_mixture(name), byte_tokenizer(bos_token=END, eos_token=END)
     raw, other = odd_text(40), odd_text(30, seed=1)
-    out = mined_text(
-        load_model(hf, tokenizer=tokenizer),
-        tmp_path,
-        raw,
-        other=other,
-        triggers=6,
-        removals=4,
-        prefixes=24,
-        seed=3,
-        batch_tokens=300,
-    )
+    options = {"triggers": 6, "removals": 4, "prefixes": 24, "seed": 3, "batch_tokens": 300}
+    out = mined_text(load_model(hf, tokenizer=tokenizer), tmp_path, raw, other=other, **options)
     slow, mined = SlowMixture(hf, name, beginning=0), distinct(raw, tokenizer, 0)
     flat = flattened(out, slow.hand, tmp_path / "flat")
     table = pl.read_parquet(flat / "predictions.parquet")

@@ -49,13 +49,7 @@ def test_a_resume_with_another_adapter_is_another_plan(opened: dict[str, str], t
     atlas = open_atlas(mine(opened["base"], text, adapter=opened["first"], **named))
     assert atlas.manifest.model.spec == "base+first"
     plan = {name: atlas.manifest.plan[name] for name in ("model", "adapter", "tokenizer", "dequantize", "revision")}
-    assert plan == {
-        "model": "base",
-        "adapter": "first",
-        "tokenizer": "words",
-        "dequantize": False,
-        "revision": None,
-    }
+    assert plan == {"model": "base", "adapter": "first", "tokenizer": "words", "dequantize": False, "revision": None}
 
 
 @pytest.mark.full
@@ -89,11 +83,7 @@ def test_what_a_plan_says_counts_where_nothing_else_was_said() -> None:
     plan = {"revision": "old", "adapter": "a", "dequantize": True, "triggers": 5}
     assert AS_USUAL.or_planned(plan) == ModelOptions(revision="old", adapter="a", dequantize=True)
     own = ModelOptions(adapter="b", trust_remote_code=True)
-    assert own.or_planned(plan).keywords() == {
-        "revision": "old",
-        "adapter": "b",
-        "dequantize": True,
-        "trust_remote_code": True,
-    }
+    planned = {"revision": "old", "adapter": "b", "dequantize": True, "trust_remote_code": True}
+    assert own.or_planned(plan).keywords() == planned
     assert own.words() == ["--adapter", "b", "--trust-remote-code"]
     assert AS_USUAL.or_planned({}) == AS_USUAL

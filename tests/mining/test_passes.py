@@ -7,14 +7,7 @@ import pytest
 
 from mining.conftest import byte_tokenizer, odd_text
 from mining.reference import documents_of
-from mining.reference_passes import (
-    check_predictions,
-    check_removals,
-    check_values_at_work,
-    distinct,
-    given,
-    held_out,
-)
+from mining.reference_passes import check_predictions, check_removals, check_values_at_work, distinct, given, held_out
 from mining.slow_model import SlowTransformer
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.mining import mine
@@ -33,17 +26,8 @@ KINDS = ("gpt2", "opt-350m", "gemma2", "gemma4", "gpt_neox", "llama", "opt-no-fi
 def test_every_kind_of_block(kind: str, tmp_path: Path) -> None:
     hf, tokenizer = (build_uncommon if kind in UNCOMMON else build)(kind), byte_tokenizer(bos_token=END, eos_token=END)
     raw, other = odd_text(40), odd_text(30, seed=1)
-    out = mined_text(
-        load_model(hf, tokenizer=tokenizer),
-        tmp_path,
-        raw,
-        other=other,
-        triggers=6,
-        removals=4,
-        prefixes=24,
-        seed=3,
-        batch_tokens=300,
-    )
+    options = {"triggers": 6, "removals": 4, "prefixes": 24, "seed": 3, "batch_tokens": 300}
+    out = mined_text(load_model(hf, tokenizer=tokenizer), tmp_path, raw, other=other, **options)
     slow = SlowTransformer(hf, beginning=0)
     mined = distinct(raw, tokenizer, 0)
     text = given(mined, distinct(other, tokenizer, 0), len(documents_of(raw, "line")), 0)
@@ -74,15 +58,8 @@ def test_prefixes_of_sentences_are_drawn_evenly(tmp_path: Path) -> None:
     model = load_model(build("gpt2-relu"), tokenizer=tokenizer)
     drawn = []
     for seed in (0, 1):
-        out = mine(
-            model,
-            tmp_path / "text.txt",
-            out=tmp_path / f"atlas-{seed}",
-            split="line",
-            validation=tmp_path / "other.txt",
-            seed=seed,
-            prefixes=300,
-        )
+        options = {"split": "line", "validation": tmp_path / "other.txt", "seed": seed, "prefixes": 300}
+        out = mine(model, tmp_path / "text.txt", out=tmp_path / f"atlas-{seed}", **options)
         drawn.append(pl.read_parquet(out / "prefixes.parquet").select("sentence", "position"))
         counts = drawn[-1]["position"].value_counts().sort("position").rows()
         assert [position for position, _ in counts] == [0, 1, 2, 3]

@@ -1,6 +1,7 @@
 """Full paths stand in run.json alone: nothing that is shared tells where model and texts lay, nor depends on it."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -14,13 +15,11 @@ from mining.conftest import byte_tokenizer, odd_text, stop_at, tables_of
 from mnemoscope.atlas import open_atlas
 from mnemoscope.atlas.manifest import mined_from
 from mnemoscope.atlas.tables import rebuild_command
-from mnemoscope.cli import main
 from mnemoscope.errors import Interrupted, ModelNotFound, PlanDiffers
 from mnemoscope.foundation.options.model_options import ModelOptions, display_name, full_name
 from mnemoscope.mining import extend, merge, mine
 from mnemoscope.mining.lenses.lens_pass import fit_lenses
 from mnemoscope.models import load_model
-from mnemoscope.neuron_names import names
 from mnemoscope.questions import write_all
 from mnemoscope.show.export import write_report, writing
 from mnemoscope.web.static_export import write_pages
@@ -162,18 +161,8 @@ def test_no_page_or_report_tells_a_path(
     assert opened.spec in (tmp_path / "shared" / "report" / "index.html").read_text()
     for given in ({}, {"model": opened.model, "opening": opening_of(opened)}):
         with client(atlas, **given) as web:
-            for address in (
-                "/",
-                "/index.json",
-                "/L1.M3",
-                "/L1.M3.json",
-                "/layers/1",
-                "/trace",
-                "/trace?prompt=the+cat",
-                "/trace.json?prompt=the+cat",
-                "/trace.py?prompt=the+cat",
-                "/audit",
-            ):
+            traced = [f"/trace{kind}?prompt=the+cat" for kind in ("", ".json", ".py")]
+            for address in ("/", "/index.json", "/L1.M3", "/L1.M3.json", "/layers/1", "/trace", *traced, "/audit"):
                 page = web.get(address).text
                 assert len(page) > 20
                 assert str(room) not in page.replace(str(atlas), ""), address
@@ -252,14 +241,6 @@ def test_parts_that_are_called_otherwise_are_joined(llama: Path, tmp_path: Path)
     assert mined_from(merged)["corpus"] == str(llama / "odd.txt")
 
 
-def test_names_on_the_command_line(llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["mine", str(llama / "tiny"), str(llama / "odd.txt"), "--out", str(tmp_path / "atlas"), "--split", "line"]
-    assert main([*words, "--name", "Small One", "--text-name", "Odd lines", "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert (said["model"], said["corpus"]) == ("Small One", "Odd lines")
-    assert names("L0.M1", model=open_atlas(tmp_path / "atlas"))["neuronpedia"] is None
-
-
 def test_a_gguf_is_called_as_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not what its metadata say: converters put the folder's name there, and quantisers leave it."""
     begin = gguf.GGUFWriter.__init__
@@ -272,24 +253,15 @@ def test_a_gguf_is_called_as_its_file(tmp_path: Path, monkeypatch: pytest.Monkey
     assert load_model(write_gguf(tmp_path / "small.Q4.gguf", network(), "f32")).spec == "small.Q4"
 
 
-@pytest.mark.parametrize(
-    ("given", "shown"),
-    [
-        ("gpt2", "gpt2"),
-        ("org/name", "org/name"),
-        ("builtin:pydocs", "builtin:pydocs"),
-        ("/a/b c/m", "m"),
-        ("./m/", "m"),
-        ("~/models/m", "m"),
-        ("a/b/c", "c"),
-        ("m.gguf", "m.gguf"),
-        ("d/m.gguf", "m.gguf"),
-        ("fairseq:/a/m.pt", "fairseq:m.pt"),
-        ("C:\\models\\m", "m"),
-        ("memory:GPT2", "memory:GPT2"),
-    ],
-)
-def test_display_names(given: str, shown: str) -> None:
+NAMES = """
+    gpt2 gpt2; org/name org/name; builtin:pydocs builtin:pydocs; /a/b-c/m m; ./m/ m; ~/models/m m; a/b/c c
+    m.gguf m.gguf; d/m.gguf m.gguf; fairseq:/a/m.pt fairseq:m.pt; C:\\models\\m m; memory:GPT2 memory:GPT2
+"""
+
+
+@pytest.mark.parametrize("pair", re.split(r"; |\n *", NAMES.strip()))
+def test_display_names(pair: str) -> None:
+    given, shown = pair.split()
     assert display_name(given) == shown
     assert display_name(display_name(given)) == shown
 

@@ -255,27 +255,6 @@ def test_patterns_that_cannot_be_written_are_what_is_left_to_make(place: str, ru
     assert run() == before
 
 
-@pytest.mark.slow
-def test_ctrl_c_on_the_command(tmp_path: Path) -> None:
-    from mining_killed import sentences
-    from mnemoscope.models.opening.handmade.models import WORDS
-
-    (tmp_path / "text.txt").write_text(sentences(30_000, WORDS[2:], 0))
-    command = [sys.executable, "-m", "mnemoscope", "mine", "handmade:planted", str(tmp_path / "text.txt")]
-    command += ["--out", str(tmp_path / "atlas"), "--split", "line", "--batch-tokens", "200"]
-    command += ["--checkpoint-every", "0.1"]
-    process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    while process.poll() is None and not (tmp_path / "atlas/work/state.safetensors").exists():
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    said = process.communicate()[1].strip().splitlines()
-    assert process.returncode == 130, said
-    assert "run the same command again" in said[-1]
-    again = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
-    assert again.returncode == 0, again.stderr
-    assert verify(tmp_path / "atlas") == []
-
-
 @pytest.mark.full
 def test_a_forced_run_that_was_stopped_goes_on_with_the_same_command(run: Runs, whole: dict[str, bytes]) -> None:
     run(triggers=3)

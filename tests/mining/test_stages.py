@@ -35,15 +35,8 @@ from models.expert_models import build_mixture
 STAGES = {stage.name: stage for stage in EVERY_STAGE if stage.mined != "never"}
 NAMES = tuple(STAGES)
 AFTER_TABLES = NAMES[3:]
-OPTIONS: dict[str, Any] = {
-    "split": "line",
-    "triggers": 5,
-    "batch_tokens": 80,
-    "prefixes": 30,
-    "removals": 3,
-    "token_activations": True,
-    "random": True,
-}
+OPTIONS: dict[str, Any] = {"split": "line", "triggers": 5, "batch_tokens": 80, "prefixes": 30, "removals": 3}
+OPTIONS |= {"token_activations": True, "random": True}
 
 
 def mixture() -> LanguageModel:
@@ -256,12 +249,3 @@ def test_only_a_layers_own_tensors_are_read(run: Run) -> None:
         whole.load(run.folder / WORK / "one.safetensors", plan=run.plan.hash())
     with pytest.raises(AtlasDamaged, match="not a saved state of this plan"):
         one.load(run.state, plan=replace(run.plan, seed=5).hash())
-
-
-@pytest.mark.full
-def test_the_manifest_keeps_what_stages_noted(run: Run) -> None:
-    run.do(NAMES, 1)
-    scales = read_note(run.folder / WORK, "scales", run.plan)["value_scales"]
-    assert len(scales) == 2
-    run.seal()
-    assert open_atlas(run.folder).manifest["questions"]["value_scales"] == scales

@@ -14,7 +14,7 @@ import mnemoscope as ms
 from mining.conftest import byte_tokenizer, odd_text, stop_at_third, tables_of
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.errors import AtlasUnfinished, Interrupted, NotFinite
-from mnemoscope.mining import merge, mine
+from mnemoscope.mining import mine
 from mnemoscope.mining.passes import removals
 from mnemoscope.mining.passes.token_activations import TokenActivationPass
 from mnemoscope.models import LanguageModel, load_model
@@ -25,14 +25,8 @@ from support.mined import mined_text
 
 END = "<|endoftext|>"
 TABLE = "token_activations"
-OPTIONS: dict[str, Any] = {
-    "split": "line",
-    "triggers": 12,
-    "removals": 0,
-    "neighbours": 0,
-    "batch_tokens": 60,
-    "prefixes": 0,
-}
+OPTIONS: dict[str, Any] = {"split": "line", "triggers": 12, "batch_tokens": 60}
+OPTIONS |= dict.fromkeys(("removals", "neighbours", "prefixes"), 0)
 
 
 def mined(hf: Any, folder: Path, *, begins: bool = True, **more: Any) -> tuple[LanguageModel, Path]:
@@ -190,13 +184,3 @@ def test_a_memory_s_frame_has_the_texts_of_its_tokens(gated: tuple[LanguageModel
         assert row["coefficients"][row["position"]] == pytest.approx(row["coefficient"], rel=2e-3)
         assert row["texts"][row["position"]] == row["trigger_text"]
     assert pl.Series(rows["coefficients"]).list.len().to_list() == [len(texts) for texts in rows["texts"]]
-
-
-def test_two_parts_make_the_same_bytes(gated: tuple[LanguageModel, Path], tmp_path: Path) -> None:
-    model, whole = gated
-    text = whole.path.parent / "text.txt"
-    parts = [mine(model, text, out=tmp_path / str(i), part=(i, 2), token_activations=True, **OPTIONS) for i in (1, 2)]
-    assert not (parts[0] / TABLE).exists()
-    merged = merge(tmp_path / "merged", parts, model=model)
-    assert tables_of(merged) == tables_of(whole)
-    assert f"{TABLE}/layer-001.parquet" in tables_of(merged)
