@@ -108,16 +108,7 @@ def test_of_either_kind_so_many_of_least_hash_are_drawn(listed: bool) -> None:
     stored = [(n, n, text) for n, text in enumerate(documents[:50])]
     keys = frozenset(map(document_key, documents[:60:4])) if listed else None
     told: list[int] = []
-    sample = DocumentSample(
-        Words(),
-        "sentence",
-        5,
-        length=4,
-        mined=7,
-        held_out=4,
-        threshold=4_000,
-        listed=keys,
-    )
+    sample = DocumentSample(Words(), "sentence", 5, length=4, mined=7, held_out=4, threshold=4_000, listed=keys)
     table = pl.DataFrame(stored, schema=["sentence", "document", "text"], orient="row")
     found = sample.draw(source_of(documents), table, tell=lambda: told.append(1))
     expected = []

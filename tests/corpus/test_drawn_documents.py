@@ -7,16 +7,10 @@ from typing import Any
 
 import pytest
 
-from mnemoscope.corpus import Source, TokenizedCorpus, open_source, prepare
+from mnemoscope.corpus import open_source
 from mnemoscope.errors import CorpusEmpty, StoreFailed
 from mnemoscope.mining.plan.limits import limit_note, spread_note
-from support.corpus_reference import Words
-
-
-def make(source: Source, directory: Path, *, words: Words | None = None, **options: Any) -> TokenizedCorpus:
-    return prepare(
-        source, words or Words(), directory=directory, longest=12, split="sentence", vocabulary=5_000, **options
-    )
+from support.corpus_reference import Words, make
 
 
 def drawn(text: str, share: float, seed: int) -> bool:
@@ -89,8 +83,8 @@ def test_a_stop_changes_neither_documents_nor_counts(tmp_path: Path) -> None:
     words = Stopping()
     for _ in range(2):
         with pytest.raises(StoreFailed):
-            make(source, tmp_path / "copy", words=words, checkpoint_every=0)
-    made = make(source, tmp_path / "copy", words=words, checkpoint_every=0)
+            make(source, tmp_path / "copy", encoder=words, checkpoint_every=0)
+    made = make(source, tmp_path / "copy", encoder=words, checkpoint_every=0)
     straight = make(open_source(str(tmp_path / "a.jsonl"), skip_bad_rows=80).with_sample(0.5, 0), tmp_path / "straight")
     assert made.counts == straight.counts
     assert made.fingerprint == straight.fingerprint

@@ -6,15 +6,13 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from mnemoscope.corpus import open_source, prepare
 from mnemoscope.corpus.sources import pydocs
 from mnemoscope.corpus.sources.pydocs import clean, document_key, documents, held_out_hashes, is_prose
 from mnemoscope.errors import CorpusNotFound
-from support.corpus_reference import Letters
+from support.corpus_reference import Letters, make
 
 TRAP = "raise SystemExit('this file was run')\n"
 
@@ -136,14 +134,7 @@ def test_the_listed_documents_and_no_others_are_held_out(
     (package / "held_out.txt").write_text("".join(f"{document_key(text)}\n" for text in sorted(out)) + "0" * 16 + "\n")
     assert held_out_hashes() == {document_key(text) for text in out} | {"0" * 16}
     for part, expected in (("builtin:pydocs", out), ("builtin:pydocs:stdlib", {prose("for")})):
-        copy: Any = prepare(
-            open_source(part),
-            Letters(),
-            directory=tmp_path / part.replace(":", "-"),
-            longest=200,
-            split="sentence",
-            vocabulary=128,
-        )
+        copy = make(part, tmp_path / part.replace(":", "-"), encoder=Letters(), longest=200, vocabulary=128)
         assert {copy.text(i) for i in range(copy.sentences) if copy.held_out[i]} == expected
         assert copy.counts["held_out_documents"] == len(expected)
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import mnemoscope
-from mnemoscope.corpus import Source, TokenizedCorpus, open_source, prepare
+from mnemoscope.corpus import Source, open_source
 from mnemoscope.corpus.tokenized import preparation
 from mnemoscope.errors import StoreFailed
-from support.corpus_reference import Words
+from support.corpus_reference import Words, make
 from support.corpus_texts import varied_text
 
 HERE = Path(__file__).parent.parent
@@ -23,11 +23,6 @@ KILLED = HERE.parent / "runs/corpus_killed.py"
 
 def contents(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(directory.iterdir()) if path.is_file()}
-
-
-def make(source: Source, directory: Path, *, words: Words | None = None, **options: Any) -> TokenizedCorpus:
-    defaults: dict[str, Any] = {"longest": 12, "split": "sentence", "vocabulary": 5_000}
-    return prepare(source, words or Words(), directory=directory, **(defaults | options))
 
 
 @pytest.mark.fast(0, full=1)
@@ -62,7 +57,7 @@ def test_what_was_read_before_the_checkpoint_is_not_encoded_again(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: int
 ) -> None:
     everything, before, after = Words(), Words(), Words()
-    make(open_source(str(text)), tmp_path / "whole", words=everything)
+    make(open_source(str(text)), tmp_path / "whole", encoder=everything)
     real = Source.pieces
 
     def broken(self: Source, skip: int = 0, **options: Any) -> Any:
@@ -73,9 +68,9 @@ def test_what_was_read_before_the_checkpoint_is_not_encoded_again(
 
     monkeypatch.setattr(Source, "pieces", broken)
     with pytest.raises(Stop):
-        make(open_source(str(text)), tmp_path / "broken", words=before, checkpoint_every=0)
+        make(open_source(str(text)), tmp_path / "broken", encoder=before, checkpoint_every=0)
     monkeypatch.setattr(Source, "pieces", real)
-    make(open_source(str(text)), tmp_path / "broken", words=after)
+    make(open_source(str(text)), tmp_path / "broken", encoder=after)
     assert before.encoded + after.encoded == everything.encoded
     assert contents(tmp_path / "broken") == contents(tmp_path / "whole")
 
@@ -159,26 +154,3 @@ def test_a_file_in_the_place_of_the_folder(text: Path, tmp_path: Path) -> None:
         make(open_source(str(text)), tmp_path / "copy" / "deeper")
     with pytest.raises(StoreFailed, match="cannot write"):
         make(open_source(str(text)), tmp_path / "copy")
-
-
-def test_bad_rows_are_counted_once_however_often_the_reading_stops(tmp_path: Path) -> None:
-    lines = [json.dumps({"text": f"row {number}."}) if number % 5 else "no json" for number in range(60)]
-    (tmp_path / "a.jsonl").write_text("\n".join(lines))
-
-    class Stopping(Words):
-        stops = ("row 17.", "row 38.")
-
-        def encode(self, texts: list[str]) -> list[list[int]]:
-            if self.stops and self.stops[0] in texts:
-                self.stops = self.stops[1:]
-                raise StoreFailed("stopped")
-            return super().encode(texts)
-
-    source, words = open_source(str(tmp_path / "a.jsonl"), skip_bad_rows=12), Stopping()
-    for _ in range(2):
-        with pytest.raises(StoreFailed):
-            make(source, tmp_path / "copy", words=words, checkpoint_every=0)
-    made = make(source, tmp_path / "copy", words=words, checkpoint_every=0)
-    assert made.counts["documents"] == 48
-    assert made.counts["bad_rows"] == {"count": 12, "rows": [f"a.jsonl: line {n}" for n in range(1, 60, 5)]}
-    assert make(source, tmp_path / "copy", words=words).counts == made.counts

@@ -29,9 +29,7 @@ def texts(path: Path | str, *, skip: int = 0, vocabulary: int | None = None) -> 
 
 
 @pytest.mark.parametrize(
-    "kind",
-    [pa.list_(pa.int64()), pa.list_(pa.int32()), pa.list_(pa.uint16()), pa.large_list(pa.uint64())],
-    ids=str,
+    "kind", [pa.list_(pa.int64()), pa.list_(pa.int32()), pa.list_(pa.uint16()), pa.large_list(pa.uint64())], ids=str
 )
 def test_parquet_of_every_kind_of_list(kind: pa.DataType, tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
@@ -112,12 +110,6 @@ def test_without_a_model_an_id_has_31_bits() -> None:
     assert field.text_of({"ids": [2**31 - 1]}, "row 1") == "2147483647"
     with pytest.raises(CorpusUnreadable, match="token id 2147483648 at place 0"):
         field.text_of({"ids": [2**31]}, "row 1")
-
-
-def test_a_text_where_ids_are_says_so(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text('{"text": [1, 2]}\n')
-    with pytest.raises(CorpusUnreadable, match="holds list, not text"):
-        list(open_source(str(tmp_path / "a.jsonl")).documents())
 
 
 def test_very_long_rows_are_refused_before_they_are_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

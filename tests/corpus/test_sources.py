@@ -1,30 +1,21 @@
 """Sources: the same documents whatever the file is wrapped in, and one plain line for everything that is wrong."""
 
-import gzip
 import json
-import lzma
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mnemoscope.corpus import open_source, split_sentences
 from mnemoscope.corpus.sources import pydocs, readers, streams
 from mnemoscope.errors import CorpusError, CorpusNotFound, CorpusUnreadable
+from support.corpus_texts import PACKERS
 
-PACKERS: dict[str, Callable[[bytes], bytes]] = {
-    "": bytes,
-    ".gz": gzip.compress,
-    ".xz": lzma.compress,
-    ".zst": zstandard.ZstdCompressor().compress,
-}
 TEXT = "First line.\nSecond line.\n\n \t\n  Third, indented.  \n\n\nCafé 日本 😀."
 DOCUMENTS = ["First line.\nSecond line.", "  Third, indented.  ", "Café 日本 😀."]
 
