@@ -203,8 +203,7 @@ time.sleep(60)
 
 
 @pytest.mark.parametrize(
-    ("sent", "ends_with", "requeued"),
-    [("USR1", 75, True), ("TERM", 75, False), ("USR1", 2, False)],
+    ("sent", "ends_with", "requeued"), [("USR1", 75, True), ("TERM", 75, False), ("USR1", 2, False)]
 )
 @pytest.mark.parametrize("array", [True, False])
 def test_a_job_whose_time_is_up_saves_and_goes_back(

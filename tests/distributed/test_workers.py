@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -36,13 +35,8 @@ OPTIONS = MiningOptions(split="line", triggers=30, batch_tokens=80, checkpoint_e
 
 def command(*words: str, threads: int = 1) -> subprocess.Popen[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-    return subprocess.Popen(
-        [sys.executable, "-m", "mnemoscope", *words],
-        env=environment,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    words, pipe = (sys.executable, "-m", "mnemoscope", *words), subprocess.PIPE
+    return subprocess.Popen(words, env=environment, text=True, stdout=pipe, stderr=pipe)
 
 
 def mine_words(text: Path, out: Path, *more: str) -> list[str]:
@@ -263,21 +257,3 @@ def test_a_worker_with_another_model_library_or_text_is_refused_by_name(text: Pa
     with pytest.raises(OptionError, match="is not a name for a worker"):
         work(out, "../w-1")
     assert list((out / "work/states").glob("*")) == []
-
-
-def test_other_versions_of_libraries_go_on_with_a_run_only_where_they_are_accepted(tmp_path: Path) -> None:
-    short, out = tmp_path / "short.txt", tmp_path / "atlas"
-    short.write_text(sentences(60, tuple(WORDS[2:]), 5))
-    fleet = FleetOptions(workers=1)
-    mine_with_workers(MODEL, str(short), out, OPTIONS, fleet, prepare=True)
-    begun = out / "unfinished.json"
-    stored = json.loads(begun.read_text())
-    older = {"plan": {**stored["plan"], "torch": "1.0"}, "versions": [{**stored["versions"][0], "torch": "1.0"}]}
-    begun.write_text(json.dumps({**stored, **older}))
-    with pytest.raises(PlanDiffers, match=r"torch was '1\.0', now '2.*accept_versions=True"):
-        mine_with_workers(MODEL, str(short), out, OPTIONS, fleet)
-    mine_with_workers(MODEL, str(short), out, replace(OPTIONS, accept_versions=True), fleet)
-    manifest = json.loads((out / "manifest.json").read_text())
-    assert [each["torch"] for each in manifest["versions"]] == ["1.0", torch.__version__]
-    assert manifest["byte_identity_promised"] is False
-    assert verify(out) == []

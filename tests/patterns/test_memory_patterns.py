@@ -9,11 +9,7 @@ from mnemoscope.patterns.significance import groups_of, lift, log10_tail
 from mnemoscope.patterns.surface import Feature, small_key
 from patterns.hand_prefixes import Shown, one_prefix_each, prefixes_of
 
-WORD, PAIR, TRIPLE = (
-    small_key(Feature.WORD, 5),
-    small_key(Feature.NGRAM + 1, 7),
-    small_key(Feature.NGRAM + 2, 9),
-)
+WORD, PAIR, TRIPLE = (small_key(Feature.WORD, 5), small_key(Feature.NGRAM + 1, 7), small_key(Feature.NGRAM + 2, 9))
 # Of 100 prefixes 40 have one token, 60 have two or more and 20 of these three; 30 show the word, 10 the pair.
 BACKGROUND: list[Shown] = [
     (1 if n < 40 else 2 if n < 80 else 3, [WORD] * (n < 30) + [PAIR] * (40 <= n < 50), ()) for n in range(100)

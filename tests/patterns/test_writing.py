@@ -165,16 +165,6 @@ def test_triggers_of_one_sentence_are_no_pattern(tmp_path: Path, random: np.rand
     assert write_patterns(atlas) == 0
 
 
-def test_the_same_atlas_gives_the_same_bytes_and_a_second_time_replaces(
-    tmp_path: Path, random: np.random.Generator
-) -> None:
-    lines = filler(10, random=random)
-    with_memories(tmp_path, filler(500, random=random), [[[*line, "part", "of"] for line in lines]], random=random)
-    first = (tmp_path / "patterns.parquet").read_bytes()
-    write_patterns(open_atlas(tmp_path))
-    assert (tmp_path / "patterns.parquet").read_bytes() == first
-
-
 def test_a_handbuilt_atlas_has_none_and_stays_whole(tmp_path: Path) -> None:
     """Two background prefixes and at most four triggers: an atlas in which nothing can be unlikely."""
     atlas = open_atlas(build_atlas(tmp_path))

@@ -13,35 +13,9 @@ from search.conftest import LAYERS, WORDS
 from search.scan import Scan, by_memory, by_sentence, seen
 
 TERMS = [
-    "the",
-    "of",
-    "paris",
-    "PARIS",
-    '"of the"',
-    '"the of the"',
-    "par*",
-    "wo*",
-    "word1*",
-    "cafe",
-    "café",
-    "москва",
-    '"os.path"',
-    "os.path",
-    "near",
-    "and",
-    "rome",
-    "rom*",
-    "uber",
-    "x1",
-    "c_d",
-    '"word1 word2"',
-    "word39",
-    "nothing",
-    "the*",
-    "ing",
-    "thei*",
-    "ofit",
-    "it*",
+    *("the", "of", "paris", "PARIS", '"of the"', '"the of the"', "par*", "wo*", "word1*", "cafe", "café", "москва"),
+    *('"os.path"', "os.path", "near", "and", "rome", "rom*", "uber", "x1", "c_d", '"word1 word2"', "word39", "nothing"),
+    *("the*", "ing", "thei*", "ofit", "it*"),
 ]
 
 

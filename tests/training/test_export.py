@@ -18,14 +18,8 @@ from mnemoscope.training.text import Text, prepare_text
 from training.conftest import made_up_documents
 
 FILES = {
-    "config.json",
-    "generation_config.json",
-    "held_out.txt",
-    "model.safetensors",
-    "MODEL_CARD.md",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "training.json",
+    *("config.json", "generation_config.json", "held_out.txt", "model.safetensors", "MODEL_CARD.md", "tokenizer.json"),
+    *("tokenizer_config.json", "training.json"),
 }
 
 
@@ -79,14 +73,8 @@ def test_the_card_of_a_text_of_one_s_own_names_that_text(recipe: Recipe, tmp_pat
     recipe = replace(recipe, sparsity=0.0)
     folder = train(tmp_path / "out", recipe, wanted=wanted, say=lambda text: None)
     figures = json.loads((folder / "training.json").read_text())
-    assert figures["text"] == {
-        "corpora": [str(own)],
-        "validation": str(other),
-        "max_bytes": 8_000,
-        "text_field": "text",
-        "split": "sentence",
-        "plants": [],
-    }
+    said = {"corpora": [str(own)], "validation": str(other), "max_bytes": 8_000, "plants": []}
+    assert figures["text"] == {**said, "text_field": "text", "split": "sentence"}
     card = (folder / "MODEL_CARD.md").read_text()
     assert f"* **Data**: `{own}`, the first 8,000 bytes;\n  {figures['training_tokens']:,} tokens." in card
     assert "pydoc" not in card
