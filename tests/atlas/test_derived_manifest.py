@@ -64,11 +64,8 @@ def test_what_a_manifest_beside_an_atlas_lists(tmp_path: Path) -> None:
     write_json(path, {"atlas": "a" * 64, "pages": files})
     assert made_files(path, "pages") == files
     for said in (
-        {"atlas": "a" * 63, "files": files},
-        {"atlas": 1, "files": files},
-        {"atlas": "a" * 64, "files": [files]},
-        {"atlas": "a" * 64, "files": files, "name": "another tool's"},
-        {"files": files},
+        *({"atlas": "a" * 63, "files": files}, {"atlas": 1, "files": files}, {"atlas": "a" * 64, "files": [files]}),
+        *({"atlas": "a" * 64, "files": files, "name": "another tool's"}, {"files": files}),
     ):
         write_json(path, said)
         assert made_files(path) == {}, said
@@ -81,9 +78,9 @@ def test_a_folder_is_replaced_if_it_is_empty_or_one_s_own(tmp_path: Path) -> Non
     check(tmp_path / "none")
     check(tmp_path)
     (tmp_path / "thesis.tex").write_text("")
-    with pytest.raises(AtlasExists, match=r"holds something other than pages; choose another folder$"):
+    with pytest.raises(AtlasExists, match="other than pages"):
         check(tmp_path)
-    with pytest.raises(AtlasExists, match=r"thesis\.tex is not a folder; choose another$"):
+    with pytest.raises(AtlasExists, match=r"thesis\.tex is not a folder"):
         check(tmp_path / "thesis.tex")
     (tmp_path / "own").write_text("")
     check(tmp_path)

@@ -245,14 +245,11 @@ def test_verification_leaves_foreign_files_alone(tmp_path: Path) -> None:
     assert open_atlas(directory)["L0.M0"].triggers().height == 4
 
 
-def test_a_part_of_sentences_is_named_as_the_format_says(tmp_path: Path) -> None:
+def test_files_are_named_as_the_format_says(tmp_path: Path) -> None:
     places = ("sentences/part-000.parquet", "sentences/mine.parquet")
     listed = {place: {"sha256": "0" * 64} for place in places}
     tables = Tables(tmp_path, Manifest.of(manifest() | {"files": listed}), "")
     assert tables.paths("sentences") == ["sentences/part-000.parquet"]
-
-
-def test_every_question_s_answer_has_its_place() -> None:
     assert all(is_named(f"analyses/{question}.json") for question in QUESTIONS)
     assert not is_named("analyses/notes.json")
 

@@ -35,7 +35,7 @@ def test_a_part_of_a_character_is_shown_as_bytes(token: int, shown: str) -> None
 @pytest.mark.parametrize("token", [-1, 7])
 def test_a_token_that_is_not_there_is_refused(token: int) -> None:
     for ask in (VOCABULARY.text, VOCABULARY.each_text):
-        with pytest.raises(OptionError, match=rf"^token {token} is not in here, which has tokens 0-6$"):
+        with pytest.raises(OptionError, match=rf"token {token} .* tokens 0-6"):
             ask([0, token])
 
 

@@ -118,8 +118,7 @@ def test_what_is_refused_leaves_no_trace(words: list[str], said: str, tmp_path: 
     build_answers(tmp_path, triggers={0: []}, removals=None, prefixes=None)
     assert main(["analyze", str(tmp_path), *words]) == 2
     out, err = capsys.readouterr()
-    assert out == ""
-    assert len(err.splitlines()) == 1
+    assert (out, len(err.splitlines())) == ("", 1)
     assert said in err
     assert [path.name for path in (tmp_path / "analyses").iterdir()] == ["manifest.json"]
 

@@ -110,14 +110,8 @@ def test_nothing_heavy_is_imported_before_the_cheap_checks(tmp_path: Path) -> No
     (tmp_path / "full" / "thesis.tex").write_text("")
     before = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*"))
     asked = json.dumps([command.split() for command in REFUSED])
-    run = subprocess.run(
-        [sys.executable, "-c", RUN, asked, json.dumps(HEAVY)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
+    command = [sys.executable, "-c", RUN, asked, json.dumps(HEAVY)]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120)
     for (command, line), (code, said, heavy) in zip(REFUSED.items(), json.loads(run.stdout), strict=True):
         assert (code, heavy) == (2, []), (command, said, heavy)
         assert line in said.splitlines()[-1], (command, said)

@@ -47,27 +47,17 @@ def shown(words: list[str], width: int, monkeypatch: pytest.MonkeyPatch, capsys:
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().out)
 
 
-VERBS = (
-    ("show", "L0.M0"),
-    ("show", "L1.M2"),
-    ("analyze", "value_agreement"),
-    ("analyze", "layer_activity"),
-    ("analyze", "refinement_events"),
-    ("search", "cat"),
-    ("search", "--promotes", " cat"),
-    ("search", "--tokens-like", "c"),
-    ("status",),
-    ("verify",),
-)
+VERBS = """
+    show L0.M0; show L1.M2; analyze value_agreement; analyze layer_activity; analyze refinement_events; search cat
+    search --promotes \u00b7cat; search --tokens-like c; status; verify
+"""
 
 
 @pytest.mark.fast(1)
-@pytest.mark.parametrize("words", VERBS, ids=" ".join)
+@pytest.mark.parametrize("words", re.split(r"; |\n *", VERBS.strip()))
 @pytest.mark.parametrize("width", [40, 50, 80])
-def test_no_number_is_cut(
-    atlas: Path, words: tuple[str, ...], width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    verb, *rest = words
+def test_no_number_is_cut(atlas: Path, words: str, width: int, monkeypatch: Any, capsys: Any) -> None:
+    verb, *rest = words.split()
     command = [verb, str(atlas), *rest]
     wide = shown(command, 200, monkeypatch, capsys)
     narrow = shown(command, width, monkeypatch, capsys)
@@ -81,9 +71,7 @@ def test_no_number_is_cut(
 
 @pytest.mark.parametrize("width", [40, 50, 80])
 @pytest.mark.parametrize("memory", ["L0.M0", "L1.M2", "L2.M5"])
-def test_the_marked_token_stays_in_sight(
-    atlas: Path, memory: str, width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_marked_token_stays_in_sight(atlas: Path, memory: str, width: int, monkeypatch: Any, capsys: Any) -> None:
     lines = shown(["show", str(atlas), memory], width, monkeypatch, capsys).split("\n")
     rows = [line for line in lines if re.match(r" *\d+ +-?\d+\.\d{3} ", line) and "«" in line]
     fired = [line for line in lines if re.match(r" *\d+ +-?\d+\.\d{3} ", line)]

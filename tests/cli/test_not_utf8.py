@@ -34,9 +34,7 @@ def words_of(verb: Callable[..., Any]) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.__name__)
-def test_a_name_that_is_not_utf8(
-    verb: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_name_that_is_not_utf8(verb: Callable[..., Any], tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.chdir(tmp_path)
     for words in words_of(verb):
         assert run(app, words) == 2, words

@@ -144,8 +144,7 @@ def test_off_a_terminal_lines_go_to_stderr(capsys: pytest.CaptureFixture[str]) -
     with reporting() as progress:
         progress("mining", 1, 2, "tokens")
     out, err = capsys.readouterr()
-    assert out == ""
-    assert err == "mining: 1 of 2 tokens (50 %)\n"
+    assert (out, err) == ("", "mining: 1 of 2 tokens (50 %)\n")
 
 
 def test_on_a_terminal_a_bar_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,8 +66,7 @@ def test_every_end_is_one_plain_line(error: BaseException, code: int, line: str,
     capsys.readouterr()
     assert run(raising(error), ["--count", "1"]) == code
     out, err = capsys.readouterr()
-    assert out == ""
-    assert err == line + "\n"
+    assert (out, err) == ("", line + "\n")
 
 
 def test_debug_shows_the_traceback_and_still_ends_plainly(capsys: Capture) -> None:
@@ -81,8 +80,7 @@ def test_debug_shows_the_traceback_and_still_ends_plainly(capsys: Capture) -> No
 def test_usage_errors_are_one_line_too(arguments: list[str], capsys: Capture) -> None:
     assert run(app_that(lambda json: None), arguments) == USER
     out, err = capsys.readouterr()
-    assert out == ""
-    assert len(err.splitlines()) == 1
+    assert (out, len(err.splitlines())) == ("", 1)
     assert err.startswith("mnemoscope: ")
 
 
@@ -99,14 +97,12 @@ def test_json_alone_reaches_stdout(capsys: Capture) -> None:
     assert capsys.readouterr().out == "stdout is back\n"
 
 
-def test_an_error_is_a_json_document_too(capsys: Capture) -> None:
+def test_an_error_is_a_json_document_unless_one_was_given_before(capsys: Capture) -> None:
     assert run(raising(AtlasNotFound("no atlas in x")), ["--json"]) == USER
     out, err = capsys.readouterr()
     assert json.loads(out) == {"error": "AtlasNotFound", "message": "no atlas in x", "exit_code": 2}
     assert err == "mnemoscope: no atlas in x\n"
 
-
-def test_an_error_after_the_document_adds_no_second_one(capsys: Capture) -> None:
     def act(json: bool) -> None:
         emit({"ok": False})
         raise AtlasNotFound("no atlas in x")

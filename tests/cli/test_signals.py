@@ -106,8 +106,7 @@ def test_while_the_model_is_loading(text: Path, tmp_path: Path) -> None:
         read_until(process, "loading: ")
         process.send_signal(signal.SIGUSR1)
         out, err = process.communicate()
-    assert process.returncode == 75
-    assert err.splitlines() == ["mnemoscope: stopped by SIGUSR1"]
+    assert (process.returncode, err.splitlines()) == (75, ["mnemoscope: stopped by SIGUSR1"])
     assert json.loads(out) == {"error": "StopSignal", "message": "stopped by SIGUSR1", "exit_code": 75}
     assert not (tmp_path / "atlas").exists()
 

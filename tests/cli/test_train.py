@@ -73,9 +73,7 @@ def test_given_numbers_replace_the_recipe_s(training: FakeTraining, capsys: Capt
     assert json.loads(capsys.readouterr().out) == {"model": "m/model", "steps": 7, "tokens": 1000}
 
 
-def test_a_text_of_one_s_own(
-    training: FakeTraining, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
+def test_a_text_of_one_s_own(training: FakeTraining, tmp_path: Path, monkeypatch: Any, capsys: Capture) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("a.txt", "b.jsonl", "c.txt"):
         (tmp_path / name).touch()

@@ -47,26 +47,15 @@ def test_every_verb_prints_one_json_document(
     whole, first, second, merged, shared = (str(tmp_path / name) for name in names)
     mining = ["mine", MODEL, str(text), "--split", "line"]
     commands = [
-        ["inspect", MODEL, "--corpus", str(text), "--split", "line"],
-        [*mining, "--out", whole],
-        [*mining, "--out", first, "--part", "1/2"],
-        [*mining, "--out", second, "--part", "2/2"],
-        ["merge", merged, first, second],
-        [*mining, "--out", shared, "--prepare"],
-        ["worker", shared],
-        ["status", shared],
-        ["analyze", whole],
-        ["report", whole],
-        ["show", whole, "L0.M0"],
-        ["search", whole, "cat"],
-        ["trace", MODEL, "the cat sat", "--set", "L0.M0=0", "--generate", "2"],
+        *(["inspect", MODEL, "--corpus", str(text), "--split", "line"], [*mining, "--out", whole]),
+        *([*mining, "--out", first, "--part", "1/2"], [*mining, "--out", second, "--part", "2/2"]),
+        *(["merge", merged, first, second], [*mining, "--out", shared, "--prepare"], ["worker", shared]),
+        *(["status", shared], ["analyze", whole], ["report", whole], ["show", whole, "L0.M0"]),
+        *(["search", whole, "cat"], ["trace", MODEL, "the cat sat", "--set", "L0.M0=0", "--generate", "2"]),
         ["attribute", MODEL, "the cat sat", "--singles", "2"],
         ["diff", MODEL, "the cat sat", "--other-prompt", "the old", "--for", " mat", "--against", " house"],
-        ["compare", whole, merged],
-        ["extend", merged, "roles"],
-        ["lens", whole, "--max-tokens", "200"],
-        ["audit", MODEL, "--secrets", str(text), "--atlas", whole, "--alternatives", "19"],
-        ["verify", merged],
+        *(["compare", whole, merged], ["extend", merged, "roles"], ["lens", whole, "--max-tokens", "200"]),
+        *(["audit", MODEL, "--secrets", str(text), "--atlas", whole, "--alternatives", "19"], ["verify", merged]),
         ["train", "--out", str(tmp_path / "model"), "--steps", "1", "--batch", "1"],
     ]
     assert {command[0] for command in commands} | {"demo", "serve"} == {info.name for info in app.registered_commands}

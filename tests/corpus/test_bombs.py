@@ -2,6 +2,7 @@
 
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -85,9 +86,7 @@ def test_one_long_text_that_a_dictionary_repeats_is_not_unpacked_many_times(tmp_
 
 
 @pytest.mark.parametrize("split", ["document", "sentence"])
-def test_a_document_that_is_kept_whole_is_bounded(
-    split: str, short: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_document_that_is_kept_whole_is_bounded(split: str, short: int, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(readers, "PIECE", 200)
     (tmp_path / "x.txt").write_text("fits\n\n" + "a line of words\n" * 100)
     source = open_source(str(tmp_path / "x.txt"), split=split)

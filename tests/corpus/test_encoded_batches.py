@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -82,9 +83,7 @@ class Late(Words):
         return super().encode(texts)
 
 
-def test_batches_that_are_ready_out_of_turn_are_written_in_turn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_that_are_ready_out_of_turn_are_written_in_turn(tmp_path: Path, monkeypatch: Any) -> None:
     (tmp_path / "a.txt").write_text(varied_text(300))
     contents = []
     late = Late()
@@ -108,9 +107,6 @@ def test_tokenizers_use_the_callers_thread_as_long_as_anybody_reads(monkeypatch:
     assert os.environ[VARIABLE] == "false"
     second.__exit__(None, None, None)
     assert VARIABLE not in os.environ
-
-
-def test_a_users_own_setting_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "true")
     with one_thread_a_call():
         assert os.environ[VARIABLE] == "true"

@@ -119,16 +119,14 @@ def test_reading_stops_soon_after_a_cap(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(preparation, "FIRST_LOOK", 64)
     copy = make(tmp_path / "a.txt", tmp_path / "copy", max_sentences=100)
     # Looked at 128 found sentences, where enough are not held out.
-    assert copy.counts["documents"] == 128
-    assert len(copy.mined) == 100
+    assert (copy.counts["documents"], len(copy.mined)) == (128, 100)
     assert not copy.counts["read_whole"]
     expected = expected_copy(
         [f"Sentence number {i}." for i in range(128)], lambda each: [each], longest=LONGEST, max_sentences=100
     )
     same(copy, expected)
     by_tokens = make(tmp_path / "a.txt", tmp_path / "copy", max_tokens=1_000)
-    assert by_tokens.counts["mined_tokens"] == 999
-    assert by_tokens.counts["documents"] == 512
+    assert (by_tokens.counts["mined_tokens"], by_tokens.counts["documents"]) == (999, 512)
 
 
 def test_a_validation_text_of_its_own(text: Path, tmp_path: Path) -> None:
@@ -232,7 +230,7 @@ class Refusing(Words):
 
 def test_a_text_that_cannot_be_tokenised_is_named_by_its_document(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("Fine.\n\nBad one.")
-    with pytest.raises(CorpusUnreadable, match=r"^documents from 0 on cannot be tokenised: 'fox' is no token$"):
+    with pytest.raises(CorpusUnreadable, match=r"^documents from 0 .* 'fox'"):
         make(tmp_path / "a.txt", tmp_path / "copy", encoder=Refusing())
 
 
@@ -243,7 +241,7 @@ def test_a_finished_copy_is_opened_by_others_with_its_batches(text: Path, tmp_pa
     assert isinstance(opened.validation, TokenizedCorpus)
     assert opened.validation.fingerprint == made.validation.fingerprint  # type: ignore[union-attr]
     assert isinstance(open_prepared(tmp_path / "copy", validation=False).validation, np.ndarray)
-    with pytest.raises(StoreFailed, match=r"copy has no batches \(No such file or directory\)"):
+    with pytest.raises(StoreFailed, match="copy has no batches"):
         opened.planned_batches()
     batches = made.batches(256)
     planned = opened.planned_batches()

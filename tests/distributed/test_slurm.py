@@ -101,8 +101,7 @@ def test_the_jobs_do_not_launch_and_only_the_first_one_forces() -> None:
     assert without_launch_options(launched) == [*MINE, "--force"]
     assert without_launch_options(["mine", "--", "--print"]) == ["mine", "--", "--print"]
     prepare, work, finish = (run_command(job.script)[3:] for job in made(launched, gpus=2))
-    assert prepare == [*MINE, "--force", "--prepare"]
-    assert work == ["worker", "atlas", "--text-only"]
+    assert (prepare, work) == ([*MINE, "--force", "--prepare"], ["worker", "atlas", "--text-only"])
     assert finish == [*MINE, "--workers", "auto", "--gpus-per-worker", "2"]
 
 

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -220,9 +221,7 @@ def wait_for(out: Path, batches: int, process: subprocess.Popen[str]) -> None:
         time.sleep(0.05)
 
 
-def test_workers_that_cannot_work_end_the_run_in_one_line(
-    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_that_cannot_work_end_the_run_in_one_line(text: Path, tmp_path: Path, monkeypatch: Any) -> None:
     from mnemoscope.cluster.launchers import local_launcher
 
     monkeypatch.setattr(local_launcher.sys, "executable", "/bin/false")
@@ -233,13 +232,13 @@ def test_workers_that_cannot_work_end_the_run_in_one_line(
 def test_a_worker_with_another_model_library_or_text_is_refused_by_name(text: Path, tmp_path: Path) -> None:
     out = tmp_path / "atlas"
     mine_with_workers(MODEL, str(text), out, OPTIONS, FleetOptions(), prepare=True)
-    with pytest.raises(PartsDiffer, match="builtin:pydocs is another model here than the one that the run was prep"):
+    with pytest.raises(PartsDiffer, match="builtin:pydocs is another model"):
         work(out, "w-1", model="builtin:pydocs")
     begun = out / "unfinished.json"
     stored = json.loads(begun.read_text())
     older = {"plan": {**stored["plan"], "torch": "1.0"}, "versions": [{**stored["versions"][0], "torch": "1.0"}]}
     begun.write_text(json.dumps({**stored, **older}))
-    with pytest.raises(PartsDiffer, match=r"this worker has torch 2\.\S+ \(the plan has 1\.0\)"):
+    with pytest.raises(PartsDiffer, match=r"torch 2\.\S+ \(the plan has 1\.0\)"):
         work(out, "w-1")
     begun.write_text(json.dumps({**stored, "plan": {**stored["plan"], "attention": "another"}}))
     with pytest.raises(PartsDiffer, match="computes attention by"):
@@ -250,7 +249,7 @@ def test_a_worker_with_another_model_library_or_text_is_refused_by_name(text: Pa
         work(out, "w-1")
     copy = out / "work/text/copy.json"
     copy.write_text(copy.read_text() + "\n")
-    with pytest.raises(PartsDiffer, match="is not the one that this run was prepared with"):
+    with pytest.raises(PartsDiffer, match="is not the one"):
         work(out, "w-1")
     with pytest.raises(AtlasNotFound, match="holds no run for workers"):
         work(tmp_path / "nothing", "w-1")

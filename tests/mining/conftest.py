@@ -75,9 +75,7 @@ def model() -> LanguageModel:
 
 
 @pytest.fixture(scope="module")
-def whole(
-    model: LanguageModel, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, bytes]:
+def whole(model: LanguageModel, request: pytest.FixtureRequest, tmp_path_factory: Any) -> dict[str, bytes]:
     """The tables of the odd text, mined undisturbed with the module's own OPTIONS."""
     path = tmp_path_factory.mktemp("whole") / "odd.txt"
     path.write_text(odd_text())

@@ -7,7 +7,6 @@ Only the sentence splitter's cuts are taken as given. How mined tables are compa
 
 import hashlib
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,9 +44,7 @@ def documents_of(text: str, split: str) -> list[str]:
     return ["\n".join(run) for run in runs if run]
 
 
-def sentences_of(
-    documents: list[str], cut: Callable[[str], list[str]], tokenizer: Any, *, longest: int
-) -> list[Sentence]:
+def sentences_of(documents: Any, cut: Any, tokenizer: Any, *, longest: int) -> list[Sentence]:
     """The distinct sentences in order of first occurrence; those over `longest` tokens in windows (ASCII only)."""
     found: dict[str, Sentence] = {}
     for number, document in enumerate(documents):

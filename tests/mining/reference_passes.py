@@ -188,11 +188,8 @@ def check_predictions(
         assert prefix["final_top"] in allowed, f"{prefix}: {allowed}"
         own.append(
             {
-                "prefix": prefix["prefix"],
-                "sentence": prefix["sentence"],
-                "document": text.documents[prefix["sentence"]],
-                "position": j,
-                "next_token": tokens[j + 1],
+                **{"prefix": prefix["prefix"], "sentence": prefix["sentence"]},
+                **{"document": text.documents[prefix["sentence"]], "position": j, "next_token": tokens[j + 1]},
                 "final_top": prefix["final_top"] if len(allowed) > 1 else allowed.pop(),
             }
         )
@@ -309,13 +306,8 @@ def check_removals(
                 for removed, k in (("first", 0), ("last", j), ("random", drawn)):
                     rows.append(
                         {
-                            "layer": layer,
-                            "memory": memory,
-                            "sign": 1,
-                            "trigger_rank": trigger["rank"],
-                            "position": j,
-                            "removed": removed,
-                            "removed_position": k,
+                            **{"layer": layer, "memory": memory, "sign": 1, "trigger_rank": trigger["rank"]},
+                            **{"position": j, "removed": removed, "removed_position": k},
                             "coefficient": coefficient(layer, memory, list(prefix)),
                             "removed_coefficient": coefficient(layer, memory, list(prefix[:k] + prefix[k + 1 :])),
                         }

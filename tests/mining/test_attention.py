@@ -170,13 +170,8 @@ def test_a_number_that_is_none_is_refused(text: Path, tmp_path: Path) -> None:
 
 def test_each_prefix_is_dealt_the_final_and_the_next_token_of_another(tmp_path: Path) -> None:
     """On tables written by hand."""
-    prefixes = {
-        "prefix": [0, 1, 2],
-        "sentence": [0, 1, 2],
-        "position": [2, 0, 1],
-        "final_top": [4, 11, 3],
-        "next_token": [30, 2, 8],
-    }
+    prefixes = {"prefix": [0, 1, 2], "sentence": [0, 1, 2], "position": [2, 0, 1]}
+    prefixes |= {"final_top": [4, 11, 3], "next_token": [30, 2, 8]}
     (tmp_path / "sentences").mkdir()
     sentences = {"sentence": [0, 1, 2], "tokens": [[5, 1, 9, 30], [7, 2, 200], [8, 8]]}
     pl.DataFrame(sentences).write_parquet(tmp_path / "sentences/part-000.parquet")

@@ -3,7 +3,6 @@
 import gzip
 import os
 import subprocess
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,20 +11,11 @@ import pytest
 import torch
 
 from mining.agreement import assert_agrees
-from mining.conftest import byte_tokenizer, tables_of
+from mining.conftest import byte_tokenizer, stop_at, tables_of
 from mining.reference import Reference, Sentence
 from mining.reference_passes import distinct
+from mnemoscope import errors
 from mnemoscope.atlas import open_atlas, verify
-from mnemoscope.errors import (
-    AtlasExists,
-    CorpusEmpty,
-    CorpusNotFound,
-    CorpusUnreadable,
-    MiningError,
-    MnemoscopeError,
-    NotFinite,
-    StoreFailed,
-)
 from mnemoscope.mining import mine
 from mnemoscope.models import LanguageModel, load_model
 from models.conftest import ROWS, build
@@ -38,29 +28,17 @@ def one_line(error: BaseException) -> bool:
     return "\n" not in str(error) and len(str(error)) < 500
 
 
-class Stop(Exception):
-    """The moment at which a run breaks off."""
-
-
-def stopping_at(stage: str) -> Callable[..., None]:
-    def progress(name: str, *_: Any) -> None:
-        if name == stage:
-            raise Stop
-
-    return progress
-
-
 # --- folders -----------------------------------------------------------------------------------------------------
 
 
 def test_a_finished_atlas_is_not_mined_over(model: LanguageModel, text: Path, tmp_path: Path) -> None:
     whole = tables_of(mine(model, text, out=tmp_path / "whole", **OPTIONS))
-    with pytest.raises(AtlasExists, match=r"is finished already"):
+    with pytest.raises(errors.AtlasExists, match=r"is finished already"):
         mine(model, text, out=tmp_path / "whole", **{**OPTIONS, "triggers": 3})
     assert tables_of(tmp_path / "whole") == whole
     assert verify(tmp_path / "whole") == []
     (tmp_path / "whole/manifest.json").unlink()  # so nobody knows whether it lacks patterns
-    with pytest.raises(AtlasExists, match=r"is finished already"):
+    with pytest.raises(errors.AtlasExists, match=r"is finished already"):
         mine(model, text, out=tmp_path / "whole", **OPTIONS)
     assert tables_of(tmp_path / "whole") == whole
 
@@ -71,7 +49,7 @@ def test_an_atlas_finished_while_the_model_was_loading_is_not_mined_over(text: P
         if stage == "loading":
             mine("handmade:planted", text, out=tmp_path / "atlas", split="line", triggers=3)
 
-    with pytest.raises(AtlasExists, match="is finished already"):
+    with pytest.raises(errors.AtlasExists, match="is finished already"):
         mine("handmade:planted", text, out=tmp_path / "atlas", split="line", progress=other_run)
     assert verify(tmp_path / "atlas") == []
     assert open_atlas(tmp_path / "atlas").manifest["plan"]["triggers"] == 3
@@ -90,11 +68,11 @@ def test_a_read_only_folder(
     if stage == "finished":
         mine(model, text, out=out, **OPTIONS)
     elif stage != "start":
-        with pytest.raises(Stop):
-            mine(model, text, out=out, checkpoint_every=0, progress=stopping_at(stage), **OPTIONS)
+        with pytest.raises(errors.Interrupted):
+            mine(model, text, out=out, checkpoint_every=0, progress=stop_at(stage), **OPTIONS)
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    with pytest.raises(StoreFailed, match="Read-only file system") as refused:
+    with pytest.raises(errors.StoreFailed, match="Read-only file system") as refused:
         mine(model, text, out=out, force=stage == "finished", **OPTIONS)
     assert one_line(refused.value)
     assert before == {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
@@ -107,13 +85,13 @@ def test_a_read_only_folder(
 
 
 ROWS_OF_TEXT = "".join(f'{{"text": "the cat {i}"}}\n' for i in range(50))
-BAD: list[tuple[str, bytes | None, type[MnemoscopeError], str]] = [
-    ("empty.txt", b"", CorpusEmpty, "no usable sentence"),
-    ("not-utf-8.txt", b"the cat\n" * 50 + b"\xff\xfe\xfa\n", CorpusUnreadable, "UTF-8"),
-    ("absent.txt", None, CorpusNotFound, "absent.txt"),
-    ("blank.txt", b"\n \n\t\n", CorpusEmpty, "no usable sentence"),
-    ("no-field.jsonl", f'{ROWS_OF_TEXT}{{"body": "x"}}'.encode(), CorpusUnreadable, "line 51"),
-    ("cut.txt.gz", gzip.compress(os.urandom(3000).hex().encode())[:-900], CorpusUnreadable, "cut.txt.gz"),
+BAD: list[tuple[str, bytes | None, type[errors.MnemoscopeError], str]] = [
+    ("empty.txt", b"", errors.CorpusEmpty, "no usable sentence"),
+    ("not-utf-8.txt", b"the cat\n" * 50 + b"\xff\xfe\xfa\n", errors.CorpusUnreadable, "UTF-8"),
+    ("absent.txt", None, errors.CorpusNotFound, "absent.txt"),
+    ("blank.txt", b"\n \n\t\n", errors.CorpusEmpty, "no usable sentence"),
+    ("no-field.jsonl", f'{ROWS_OF_TEXT}{{"body": "x"}}'.encode(), errors.CorpusUnreadable, "line 51"),
+    ("cut.txt.gz", gzip.compress(os.urandom(3000).hex().encode())[:-900], errors.CorpusUnreadable, "cut.txt.gz"),
 ]
 
 
@@ -177,7 +155,7 @@ def test_coefficients_that_are_not_finite_name_layer_and_sentence(
         ),
     ]
     out = tmp_path / "atlas"
-    with pytest.raises(NotFinite, match=rf"layer {layer} .* sentence {number}\b") as refused:
+    with pytest.raises(errors.NotFinite, match=rf"layer {layer} .* sentence {number}\b") as refused:
         mine(model, text, out=out, checkpoint_every=0, **OPTIONS)
     assert one_line(refused.value)
     for hook in hooks:
@@ -191,7 +169,7 @@ def test_finite_weights_that_overflow_in_half_precision(text: Path, tmp_path: Pa
     keys = model.anatomy.layers[1].ffn.gate.module
     keys.weight[0, 3] = 60_000.0  # after the proof: finite, but not times 1.1
     model.usage = None  # as if that had always been there
-    with pytest.raises(NotFinite, match=r"layer 1 has NaN or infinite coefficients on sentence .* dtype='float32'"):
+    with pytest.raises(errors.NotFinite, match=r"layer 1 .* sentence .* dtype='float32'"):
         mine(model, text, out=tmp_path / "atlas", **OPTIONS)
 
 
@@ -250,7 +228,7 @@ def test_halves_are_forgotten_when_they_fail_midway(text: Path, tmp_path: Path, 
 def test_one_sentence_that_does_not_fit_is_named(text: Path, tmp_path: Path, loaded: Loaded) -> None:
     Memory(loaded.hf, rows=0, times=10**9)
     for size in (150, 1):  # also where the batch is one sentence from the start
-        with pytest.raises(MiningError, match=r"memory ran out on sentence \d+, alone"):
+        with pytest.raises(errors.MiningError, match=r"memory ran out on sentence \d+, alone"):
             mine(loaded.model, text, out=tmp_path / f"atlas-{size}", **{**OPTIONS, "batch_tokens": size})
 
 

@@ -14,7 +14,6 @@ from mining.expert_reference import ExpertReference, SlowMixture, assert_mixture
 from mining.reference import documents_of, sentences_of
 from mining.reference_passes import check_predictions, check_removals, check_values_at_work, distinct, given
 from mnemoscope.atlas import open_atlas, verify
-from mnemoscope.errors import MemoryIdError
 from mnemoscope.mining import mine
 from mnemoscope.models import load_model
 from models.expert_models import MIXTURES, build_mixture
@@ -52,8 +51,7 @@ def test_an_atlas_of_experts_is_read_by_name(text: Path, tmp_path: Path) -> None
     model = load_model(build_mixture("deepseek_v2"), tokenizer=byte_tokenizer(bos_token=END))
     out = mine(model, text, out=tmp_path / "atlas", split="line", triggers=7, removals=2, prefixes=20)
     atlas = open_atlas(out)
-    assert atlas.manifest["model"]["experts"] == 4
-    assert atlas.manifest["model"]["shared_experts"] == 1
+    assert (atlas.manifest["model"]["experts"], atlas.manifest["model"]["shared_experts"]) == (4, 1)
     for name, expert in (("L0.M3", None), ("L1.E2.M5", 2), ("L1.S0.M7", 4)):
         memory = atlas[name]
         assert str(memory.id) == name
@@ -65,9 +63,6 @@ def test_an_atlas_of_experts_is_read_by_name(text: Path, tmp_path: Path) -> None
         best = memory.triggers().row(0, named=True)
         trace = ms.trace(model, atlas.vocabulary.text(atlas.prefixes([(best["sentence"], best["position"])])[0]))
         assert trace.positions
-    for wrong in ("L0.E0.M3", "L1.M3", "L1.E4.M0", "L1.E0.M24", "L1.S1.M0", "L2.M0"):
-        with pytest.raises(MemoryIdError, match="is not in"):
-            atlas[wrong]
 
 
 class Widths:

@@ -1,7 +1,6 @@
 """Atlases of fairseq checkpoints: brute force == mined under a two-level head, and every verb that reads a MODEL."""
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 from mining.agreement import assert_agrees
 from mining.conftest import tables_of
 from mining.reference import Reference, Sentence, documents_of, sentences_of
+from mining.slow_fairseq import split_words
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.cli import main
 from mnemoscope.foundation.budget import Budget
@@ -23,13 +23,6 @@ from models.checkpoints import CONTEXT, END, KINDS, LAYERS, ROWS, UNKNOWN, WORDS
 from support.mined import mined_text
 
 Capture = pytest.CaptureFixture[str]
-IDS = {word: id for id, word in enumerate(WORDS, 4) if not word.startswith("madeup")}
-
-
-def split_words(text: str, **_: object) -> dict[str, Any]:
-    """Ids and spans of a text's words, in the form of a transformers tokenizer."""
-    found = list(re.finditer(r"\S+", text))
-    return {"input_ids": [IDS.get(one[0], UNKNOWN) for one in found], "offset_mapping": [one.span() for one in found]}
 
 
 class WrittenReference(Reference):
@@ -118,9 +111,7 @@ def test_triggers_read_as_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_every_verb_that_takes_a_model(
-    tmp_path: Path, capsys: Capture, text: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_verb_that_takes_a_model(tmp_path: Path, capsys: Capture, text: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(cost_estimate, "TIMED_SECONDS", 0.02)
     name, _ = checkpoint(tmp_path / "model", KINDS["tied"])
     (tmp_path / "model" / "dict.txt").rename(tmp_path / "words.txt")

@@ -58,9 +58,7 @@ def write(path: Path, rows: list[Any], field: str = "ids") -> Path:
 
 
 @pytest.fixture(scope="module")
-def atlases(
-    models: tuple[Path, Path], texts: tuple[list[str], Rows], tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Path]:
+def atlases(models: tuple[Path, Path], texts: tuple[list[str], Rows], tmp_path_factory: Any) -> dict[str, Path]:
     """One corpus mined as text, as ids with the tokenizer, and as ids by the model without one."""
     place = tmp_path_factory.mktemp("atlases")
     (place / "a.txt").write_text("\n".join(texts[0]) + "\n")

@@ -149,9 +149,7 @@ def test_force_after_the_values_leaves_nothing_of_the_old_text(
 
 
 @pytest.mark.full
-def test_values_of_another_origin_are_made_again(
-    model: LanguageModel, text: Path, tmp_path: Path, whole: dict[str, bytes]
-) -> None:
+def test_values_of_another_origin_are_made_again(model: LanguageModel, text: Path, tmp_path: Path, whole: Any) -> None:
     foreign = mine(model, text, out=tmp_path / "foreign", **{**OPTIONS, "triggers": 3})
     with pytest.raises(Interrupted):
         mine(model, text, out=tmp_path / "atlas", progress=stop_in("removals"), **OPTIONS)

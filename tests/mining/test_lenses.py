@@ -392,9 +392,7 @@ def test_a_memory_shows_its_value_and_key_through_every_lens(tmp_path: Path) -> 
     assert keys["key_top_texts"][0].to_list() == open_atlas(out).token_text(keys["key_top_tokens"][0].to_list())
 
 
-def test_of_one_document_no_lens_is_stored_and_the_question_is_undecided(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_of_one_document_no_lens_is_stored_and_the_question_is_undecided(tmp_path: Path, capsys: Any) -> None:
     model = tiny_model("gpt2-relu")
     lines = odd_text().splitlines()
     (tmp_path / "held.txt").write_text("\n\n".join(lines))

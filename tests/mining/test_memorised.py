@@ -138,46 +138,15 @@ def test_sentences_are_those_that_begin_in_the_first_tokens(split: str, tmp_path
     assert seen > 20
 
 
-def test_of_a_sentence_that_is_cut_the_first_window_counts(tmp_path: Path) -> None:
-    model = load(model_of("llama"))  # 79 tokens of context
-    out = mined(tmp_path, model)
-    ms.extend(out, model, ["memorised"])
-    stored = pl.read_parquet(out / "sentences/part-000.parquet").filter(~pl.col("held_out"))
-    cut = 0
-    for number, row in rows_of(out).items():
-        own = stored.filter(document=number)["text"].to_list()
-        if len(own) > 1:
-            cut += 1
-            assert row["inside"] == [64]
-            assert stored.filter(sentence=row["sentences"][0])["text"].to_list() == own[:1]
-    assert cut > 5
-
-
-def test_so_many_documents_are_drawn_by_the_seed(
-    made: tuple[LanguageModel, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model, out = made
-    every = rows_of(out)
-    monkeypatch.setattr(memorised, "DOCUMENTS", 5)
-    ms.extend(out, model, ["memorised"], force=True)
-    few = rows_of(out)
-    for held_out in (False, True):
-        numbers = [number for number, row in every.items() if row["held_out"] == held_out]
-        order = sorted(numbers, key=lambda n: hashlib.blake2b(f"0 {n}".encode(), digest_size=8).digest())
-        assert len(numbers) > 5
-        assert sorted(order[:5]) == [number for number, row in few.items() if row["held_out"] == held_out]
-    assert all({**row, "loss": None} == {**every[number], "loss": None} for number, row in few.items())
-
-
 def test_a_text_that_has_changed_or_gone_is_refused(tmp_path: Path) -> None:
     model = load(model_of("gpt2-relu"))
     out = mined(tmp_path, model)
     whole = (tmp_path / "text.txt").read_text()
     (tmp_path / "text.txt").write_text("one line before\n" + whole)
-    with pytest.raises(PlanDiffers, match=r"text.txt is not the text that was mined: its document \d+ lacks '"):
+    with pytest.raises(PlanDiffers, match=r"text.txt .* document \d+ lacks"):
         ms.extend(out, model, ["memorised"])
     (tmp_path / "text.txt").unlink()
-    with pytest.raises(CorpusNotFound, match=r"no such text.*run this where `mnemoscope mine` was run"):
+    with pytest.raises(CorpusNotFound, match="no such text"):
         ms.extend(out, model, ["memorised"])
     assert not (out / "memorised.parquet").exists()
     (tmp_path / "text.txt").write_text(whole)
@@ -192,14 +161,6 @@ def test_a_context_that_is_too_short_is_asked_nothing(tmp_path: Path) -> None:
     assert rows_of(out) == {}
     found = ms.answer(out, "memorised")
     assert found.filter(pl.col("name") == "extractable")["value"].to_list() == [None]
-
-
-def test_a_validation_text_of_its_own_holds_no_document_out(tmp_path: Path) -> None:
-    model = load(model_of("gpt2-relu"))
-    other = write_text(tmp_path / "other.txt", texts(30, seed=1), split="line")
-    out = mined(tmp_path, model, validation=other)
-    ms.extend(out, model, ["memorised"])
-    assert {row["held_out"] for row in rows_of(out).values()} == {False}
 
 
 def test_rows_of_token_ids_are_read_as_they_were_mined(tmp_path: Path) -> None:
@@ -218,8 +179,6 @@ def test_rows_of_token_ids_are_read_as_they_were_mined(tmp_path: Path) -> None:
     assert any(row["inside"] == [64] for row in found.values())
 
 
-def test_stopped_and_gone_on_with_gives_the_same_bytes(
-    made: tuple[LanguageModel, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stopped_and_gone_on_with_gives_the_same_bytes(made: tuple[LanguageModel, Path], monkeypatch: Any) -> None:
     model, out = made
     assert_goes_on(monkeypatch, out, model, "memorised", memorised.MemorisedPass)

@@ -41,8 +41,7 @@ def test_every_kind_of_block(kind: str, tmp_path: Path) -> None:
     rows, left_out = check_removals(out, slow, tokens, seed=3, removals=4, layers=(0, 1))
     assert len(rows) > 60
     questions = open_atlas(out).manifest["questions"]
-    assert questions["prefixes_asked"] == 24
-    assert questions["prefixes"] == len(prefixes)
+    assert (questions["prefixes_asked"], questions["prefixes"]) == (24, len(prefixes))
     assert questions["removals_per_layer"] == 4
     assert questions["removals_excluded"]["length_one"] in left_out
     assert questions["removals_excluded"]["length_two"] == 0

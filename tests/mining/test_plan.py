@@ -36,13 +36,10 @@ def sizes_of(*widths: int, device: str, parameters: int = 0, **more: Any) -> Any
     )
 
 
-def test_on_a_cpu_a_layers_coefficients_fill_16_mebibytes() -> None:
+def test_on_a_cpu_a_layers_coefficients_fill_16_mebibytes_of_experts_twice_as_many() -> None:
     assert default_batch_tokens(sizes_of(256, 1024, 768, device="cpu")) * 1024 * 4 == 16 << 20
     assert default_batch_tokens(sizes_of(1 << 20, device="cpu")) == 256
     assert default_batch_tokens(sizes_of(2, device="cpu")) == 8192
-
-
-def test_experts_read_twice_as_many_tokens_at_a_time() -> None:
     assert default_batch_tokens(sizes_of(1024, device="cpu", numberings={0: "experts"})) == 8192
     assert default_batch_tokens(sizes_of(2048, device="cpu", numberings={0: "experts"})) == 4096
 
@@ -83,13 +80,8 @@ def plan() -> MiningPlan:
 @pytest.mark.parametrize(
     ("name", "least", "most"),
     [
-        ("triggers", 1, 30_000),
-        ("prefixes", 0, None),
-        ("neighbours", 0, 30_000),
-        ("batch_tokens", 1, None),
-        ("max_sentences", 1, None),
-        ("max_tokens", 1, None),
-        ("seed", 0, None),
+        *(("triggers", 1, 30_000), ("neighbours", 0, 30_000), ("prefixes", 0, None), ("seed", 0, None)),
+        *((name, 1, None) for name in ("batch_tokens", "max_sentences", "max_tokens")),
     ],
 )
 def test_numbers_of_a_plan_have_bounds(name: str, least: int, most: int | None, plan: MiningPlan) -> None:

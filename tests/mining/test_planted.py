@@ -36,8 +36,7 @@ def test_every_planted_key_fires_where_its_words_are_and_nowhere_else(planted: P
         expected = ends_in(memory.ngram)
         assert expected
         assert sorted(rows.select("sentence", "position").rows()) == expected, memory
-        assert set(rows["sign"]) == {1}
-        assert set(rows["token"]) == {WORDS.index(memory.ngram[-1])}
+        assert (set(rows["sign"]), set(rows["token"])) == ({1}, {WORDS.index(memory.ngram[-1])})
         activity = pl.read_parquet(planted / f"activity/layer-{memory.memory.layer:03d}.parquet")
         assert activity["positive"][memory.memory.memory] == len(expected)
 

@@ -78,13 +78,8 @@ def environment() -> dict[str, str]:
 
 
 def killed(how: str, kills: int, folder: Path) -> dict[str, Any]:
-    ran = subprocess.run(
-        [sys.executable, str(RUNS / "mining_killed.py"), how, str(kills), "11", str(folder)],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, str(RUNS / "mining_killed.py"), how, str(kills), "11", str(folder)]
+    ran = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr[-2000:]
     return json.loads(ran.stdout)  # type: ignore[no-any-return]
 
@@ -104,9 +99,7 @@ def test_the_command_killed_at_random_moments(tmp_path: Path) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("every", [1, 4])
-def test_no_more_than_a_checkpoint_interval_is_done_twice(
-    every: int, run: Runs, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_more_than_a_checkpoint_interval_is_done_twice(every: int, run: Runs, whole: Any, monkeypatch: Any) -> None:
     # A clock that goes on by one with every batch that was fetched.
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: float(len(run.batches))))
     ends = []
@@ -128,8 +121,7 @@ def test_progress_after_a_restart_counts_what_was_done_before(run: Runs) -> None
     run.break_off(9)
     seen: list[tuple[float, float | None]] = []
     run(progress=lambda stage, done, total, unit: seen.append((done, total)) if stage == "mining" else None)
-    assert seen[-1][0] == seen[-1][1]
-    assert seen == sorted(seen)
+    assert (seen[-1][0], seen) == (seen[-1][1], sorted(seen))
 
 
 @contextmanager
@@ -149,9 +141,7 @@ def as_command() -> Iterator[None]:
     ("number", "stage"),
     [
         *((signal.SIGINT, stage) for stage in ("mining", "tables", "values", "removals", "predictions", "scales")),
-        (signal.SIGTERM, "mining"),
-        (signal.SIGTERM, "patterns"),
-        (signal.SIGUSR1, "scales"),
+        *((signal.SIGTERM, "mining"), (signal.SIGTERM, "patterns"), (signal.SIGUSR1, "scales")),
     ],
 )
 def test_ctrl_c_or_a_scheduler_saves_and_says_how_to_go_on(

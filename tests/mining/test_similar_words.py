@@ -3,6 +3,7 @@
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -73,9 +74,7 @@ def test_words_and_those_like_them_are_those_of_a_loop(atlas: Atlas, model: Lang
     assert kept > 50
 
 
-def test_a_model_without_known_embeddings_has_no_words(
-    model: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_without_known_embeddings_has_no_words(model: LanguageModel, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(similar_words, "input_embeddings", lambda model: None)
     text = tmp_path / "text.txt"
     text.write_text("The same words, the same words, and the words again.\n" * 3)

@@ -108,15 +108,9 @@ def test_a_chosen_beginning_stands_before_every_prompt(asked: str, token: int | 
     assert (model.fingerprint == usual.fingerprint) == (asked == END)
 
 
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        ("no such", "'no such' is not a token of the vocabulary; name one token as it is shown, or none"),
-        ("", "'' is not a token of the vocabulary"),
-    ],
-)
-def test_a_beginning_that_is_no_token_is_refused(asked: str, said: str, folder: Path) -> None:
-    with pytest.raises(OptionError, match=said):
+@pytest.mark.parametrize("asked", ["no such", ""])
+def test_a_beginning_that_is_no_token_is_refused(asked: str, folder: Path) -> None:
+    with pytest.raises(OptionError, match=f"'{asked}' is not a token"):
         load_model(str(folder), beginning=asked)
 
 
@@ -209,9 +203,7 @@ def test_chats_that_cannot_be_read_are_refused_in_one_line(folder: Path, tmp_pat
         mine(model, rows(tmp_path / "a.jsonl", [good]), out=tmp_path / "atlas", text_field="messages", **OPTIONS)
 
 
-def test_bad_rows_are_said_at_the_end_and_kept_in_the_manifest(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_rows_are_said_at_the_end_and_kept_in_the_manifest(folder: Path, tmp_path: Path, capsys: Any) -> None:
     text = tmp_path / "a.jsonl"
     text.write_text('{"text": "the cat sat on the mat."}\n{"text"\n' + '{"text": "the dog ran home."}\n\n[]\n')
     words = ["mine", str(folder), str(text), "--prefixes", "5", "--removals", "0", "--validation", str(text)]

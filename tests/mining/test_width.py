@@ -217,21 +217,10 @@ def test_mean_magnitudes_are_as_near_as_the_histogram_allows() -> None:
     rng = np.random.default_rng(0)
     gelu = torch.nn.functional.gelu(torch.from_numpy(rng.normal(-0.5, 1.5, (4000, 40)))).numpy()
     for coefficients, near in ((gelu, 0.02), (rng.normal(0, 1, (4000, 40)), 0.15), (np.maximum(gelu, 0), 1e-12)):
-        bins = np.stack(
-            [
-                np.bincount(np.searchsorted(HISTOGRAM_EDGES, one, side="right"), minlength=len(HISTOGRAM_EDGES) + 1)
-                for one in coefficients.T
-            ]
-        )
-        rows = pl.DataFrame(
-            {
-                "mean": coefficients.mean(0),
-                "min": coefficients.min(0),
-                "max": coefficients.max(0),
-                "histogram": bins.tolist(),
-                "sampled": [4000] * 40,
-            }
-        )
+        edges = [-np.inf, *HISTOGRAM_EDGES, np.inf]
+        bins = [np.histogram(one, bins=edges)[0].tolist() for one in coefficients.T]
+        ends = {"mean": coefficients.mean(0), "min": coefficients.min(0), "max": coefficients.max(0)}
+        rows = pl.DataFrame(ends | {"histogram": bins, "sampled": [4000] * 40})
         assert mean_magnitude(rows) == pytest.approx(np.abs(coefficients).mean(0), rel=near)
         with pytest.raises(NotFinite, match="layer 3"):
             usefulness(rows, np.full(40, np.nan), layer=3)

@@ -170,8 +170,7 @@ def test_fields_are_those_of_a_loop(tmp_path: Path) -> None:
         for one in own:
             word = centre_of(atlas, one)
             log10_p, ranks = slow[one.window, word]
-            assert one.tests == len(slow)
-            assert one.candidate.log10_p == pytest.approx(log10_p)
+            assert (one.tests, one.candidate.log10_p) == (len(slow), pytest.approx(log10_p))
             assert {rank for rank in range(25) if one.candidate.mask >> rank & 1} == ranks
         if own:
             assert own[0].candidate.log10_p == pytest.approx(least[0])

@@ -36,8 +36,7 @@ def test_shallow_patterns_are_those_that_are_unlikely_among_prefixes_as_long() -
     for key, numbers in TAILS.items():
         assert by_key[key].log10_p == log10_tail(*numbers)
         assert by_key[key].lift == lift(*numbers)
-        assert by_key[key].mask == masks[key]
-        assert by_key[key].shown.tolist() == list(shown[key])
+        assert (by_key[key].mask, by_key[key].shown.tolist()) == (masks[key], list(shown[key]))
     assert {key: one.tokens for key, one in by_key.items()} == {WORD: 1, PAIR: 2, TRIPLE: 3}
     assert found.kept.keys() == {0}
 

@@ -69,10 +69,7 @@ def test_without_a_background_nothing_is_won() -> None:
     """Every word is as expected as it was frequent, so that sharing it is no surprise."""
     _, held = held_by("a", "a", "a", "a")
     assert log10_stake(held, np.zeros((1, 4)), background=0) == pytest.approx(0.0)
-
-
-def test_what_neither_the_background_nor_a_trigger_before_holds_is_no_surprise() -> None:
-    """Without a background a new word is expected as little as it was seen: nothing, and nothing is won."""
+    # Without a background a new word is expected as little as it was seen: nothing, and nothing is won.
     _, held = held_by("a", "b")
     lost = np.log10(np.mean([1 - bet for bet in BETS]))
     assert log10_stake(held, np.zeros((2, 2)), background=0) == pytest.approx(lost)
@@ -131,13 +128,10 @@ def read(words: list[str], topic: Topic) -> tuple[str, list[int]]:
     return "".join(words[word] for word in topic.words), np.flatnonzero(topic.groups).tolist()
 
 
-def test_words_that_occur_together_are_a_topic_though_none_is_in_most_prefixes() -> None:
+def test_words_that_occur_together_are_a_topic_and_one_word_is_none() -> None:
     words, all_found = found("abx", "bcy", "cdz", "dap", "acq", "r", "s")
     assert [read(words, topic) for topic in all_found] == [("acbd", [0, 1, 2, 3, 4])]
     assert all_found[0].log10_p < -2
-
-
-def test_one_word_is_no_topic() -> None:
     assert found("apqr", "astu", "avwx", "ayzk")[1] == []
 
 

@@ -123,8 +123,7 @@ def test_layers(scan: Scan, index: Index, layers: list[int]) -> None:
 def test_pages_join_to_the_whole(index: Index, size: int) -> None:
     fields = ("words", "triggers", "values", "bottom")
     whole = index.search("paris", fields=fields, limit=1000)
-    assert whole.total == len(whole.hits)
-    assert {hit.field for hit in whole.hits} == set(fields)
+    assert (whole.total, {hit.field for hit in whole.hits}) == (len(whole.hits), set(fields))
     paged = [
         hit
         for offset in range(0, whole.total + size, size)

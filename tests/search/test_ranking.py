@@ -22,14 +22,13 @@ from support.handbuilt_atlas import PROVENANCE, activity_columns, build_atlas
 from support.handwritten_judgements import SCHEMA
 
 SENTENCES = [
-    [" 我", "们", "去", "巴", "黎", "看", "塔"],
-    [" Мы", " были", " в", " Москве", "."],
-    [" rain", " 🤖", " 😀😀", " end"],
-    [" import", " os", ".path", ".join", "(", "x", ")"],
-    [" Café", " d'", "été", " naïve"],
-    [" the", " red", " river"],
-    [" the", " blue", " river"],
-    [" a", " red", " house", " by", " the", " river"],
+    *(
+        [" 我", "们", "去", "巴", "黎", "看", "塔"],
+        [" Мы", " были", " в", " Москве", "."],
+        [" rain", " 🤖", " 😀😀", " end"],
+    ),
+    *([" import", " os", ".path", ".join", "(", "x", ")"], [" Café", " d'", "été", " naïve"]),
+    *([" the", " red", " river"], [" the", " blue", " river"], [" a", " red", " house", " by", " the", " river"]),
     [" \0", " \x02", "NUL", "\x03"],
 ]
 WORDS = (
@@ -172,9 +171,7 @@ def test_tokens_by_how_they_read(index: Index) -> None:
     assert list(firing.items()) == [("L0.M0", 3), ("L0.M1", 1), ("L0.M2", 1)]
 
 
-def test_a_token_without_memories_stands_aside_for_the_only_near_one(
-    atlas: Path, index: Index, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_token_without_memories_stands_aside_for_the_only_near_one(atlas: Path, index: Index, capsys: Any) -> None:
     assert [token.text for token in index.near("end")] == [" end"]
     assert [token.text for token in index.near(" end")] == ["end"]
     assert index.near("More") == ()
@@ -263,6 +260,6 @@ def test_annotations_of_another_atlas_are_refused(tmp_path: Path) -> None:
     with closing(sqlite3.connect(atlas / "annotations.sqlite")) as database:
         database.executescript(f"ALTER TABLE annotations_version ADD COLUMN atlas TEXT DEFAULT '{'0' * 64}'")
     with open_index(atlas) as index:
-        with pytest.raises(AnnotationError, match=r"holds judgements of another atlas \(manifest 000000000000, this"):
+        with pytest.raises(AnnotationError, match=r"another atlas .manifest 000000000000"):
             index.search("harbours")
         assert index.search("harbours", fields=("triggers", "values")).total == 0
