@@ -56,9 +56,8 @@ def test_triggers_of_either_sign_are_read_with_their_text(atlas: Atlas) -> None:
 
 def test_layers_are_read_in_their_order_and_refusals_are_raised(tmp_path: Path) -> None:
     atlas = open_atlas(build_atlas(tmp_path / "atlas"))
-    assert atlas.each_layer(lambda layer: (layer, atlas.memories(layer))) == [
-        (layer, atlas.memories(layer)) for layer in atlas.layers
-    ]
+    expected = [(layer, atlas.memories(layer)) for layer in atlas.layers]
+    assert atlas.each_layer(lambda layer: (layer, atlas.memories(layer))) == expected
     (atlas.path / TABLES["values"].path(atlas.layers[-1])).unlink()
     with pytest.raises(errors.AtlasDamaged, match="is missing"):
         atlas.each_layer(lambda layer: atlas.table("values", layer=layer))
@@ -112,12 +111,8 @@ def test_upper_layers_begin_where_the_paper_s_eleventh_of_16_is(depth: int, firs
 def test_an_atlas_of_some_layers(tmp_path: Path) -> None:
     write_tables(tmp_path)
     for layer in (2, 4, 5):
-        write_table(
-            tmp_path / TABLES["triggers"].path(layer),
-            trigger_columns(trigger_rows()[1]),
-            name="triggers",
-            provenance=PROVENANCE,
-        )
+        path, rows = tmp_path / TABLES["triggers"].path(layer), trigger_columns(trigger_rows()[1])
+        write_table(path, rows, name="triggers", provenance=PROVENANCE)
     sizes = {"memories": [4, 4, 4, 7, 3, 3], "vocabulary": 24}
     seal(tmp_path, manifest(layers=[0, 1, 2, 4, 5], model={"fingerprint": PROVENANCE.model, "sizes": sizes}))
     atlas = open_atlas(tmp_path)

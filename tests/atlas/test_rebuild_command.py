@@ -9,6 +9,7 @@ import pytest
 from mnemoscope.atlas.form import Manifest
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.tables import model_words, rebuild_command
+from mnemoscope.mining.plan.mining_plan import MiningPlan
 from support.handbuilt_atlas import MANIFEST
 
 PLAN: dict[str, Any] = {
@@ -83,8 +84,6 @@ def test_tables_that_are_made_later(table: str) -> None:
 
 
 def test_every_option_is_one_that_mine_has() -> None:
-    from mnemoscope.mining.plan.mining_plan import MiningPlan
-
     known = set(MiningPlan.__dataclass_fields__)
     changed = {name: "x" for name in PLAN if name not in ("model", "corpus", "seed", "triggers")}
     words = shlex.split(rebuild_command(Path("a"), "removals", manifest(**changed)).strip("`"))

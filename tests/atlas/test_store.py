@@ -80,10 +80,8 @@ def test_sentence_parts_depend_on_the_rows_alone(cuts: list[int], tmp_path_facto
     sentences = [[index % 24, 1] for index in range(25)]
     columns = sentence_columns(sentences)
     bounds = [0, *sorted(cuts), 25]
-    pieces = [
-        {name: list(column)[first:last] for name, column in columns.items()}
-        for first, last in itertools.pairwise(bounds)
-    ]
+    cut_out = (slice(*pair) for pair in itertools.pairwise(bounds))
+    pieces = [{name: list(column)[part] for name, column in columns.items()} for part in cut_out]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store, "SENTENCES_PER_PART", 10)
         whole, cut = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("cut")
@@ -172,9 +170,8 @@ def test_what_a_schema_lacks_is_told_in_a_few_words(tmp_path: Path) -> None:
     said = f"it says mnemoscope.schema = nothing, the manifest {SCHEMA_VERSION}"
     assert schema_error("triggers", schema.remove_metadata(), PROVENANCE) == said
     other = schema.with_metadata({**schema.metadata, b"mnemoscope.plan": b"\xff"})
-    assert schema_error("triggers", other, PROVENANCE) == (
-        f"it says mnemoscope.plan = \ufffd, the manifest {PROVENANCE.plan}"
-    )
+    said = f"it says mnemoscope.plan = \ufffd, the manifest {PROVENANCE.plan}"
+    assert schema_error("triggers", other, PROVENANCE) == said
 
 
 def test_a_free_table_has_its_columns_first_and_plain_strings(tmp_path: Path) -> None:

@@ -26,9 +26,8 @@ def whole(directory: Path) -> Atlas:
     """Two layers; at layer 0 half of the four prefixes match, at layer 1 all do."""
     value = (6, 6, 0, 0.5, 1.0, -1.0)
     removals = [(0, 0, rank, removed, 2.0, 1.0) for rank in (0, 1) for removed in ("first", "last", "random")]
-    predictions = {
-        (prefix, layer): {"residual_top": top} for layer, rows in LAYERS.items() for prefix, (_, top) in enumerate(rows)
-    }
+    places = [(prefix, layer, row) for layer, rows in LAYERS.items() for prefix, row in enumerate(rows)]
+    predictions = {(prefix, layer): {"residual_top": top} for prefix, layer, (_, top) in places}
     return build_answers(
         directory,
         triggers={0: [(0, 6), (0, 6)], 1: []},

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.table import Table
+from rich.text import Text
 
 from mnemoscope.cli import main
 from mnemoscope.cli.drawing import stdout_console
@@ -80,9 +82,6 @@ def test_a_drawn_text_neither_acts_nor_is_markup_while_the_consoles_own_styles_s
     monkeypatch.delenv("NO_COLOR", raising=False)
     screen = Terminal()
     monkeypatch.setattr("sys.stdout", FilteredStream(screen))  # type: ignore[arg-type]
-    from rich.table import Table
-    from rich.text import Text
-
     console = stdout_console(piped_width=120)
     table = Table(box=None)
     table.add_column(HOSTILE)

@@ -11,7 +11,9 @@ import pytest
 from mnemoscope.cli import main
 from mnemoscope.cli.scale.fleet import name_ray
 from mnemoscope.cluster import run
+from mnemoscope.cluster.status import run_status
 from mnemoscope.foundation.progress import fleet_note
+from mnemoscope.mining import text_pass
 
 Capture = pytest.CaptureFixture[str]
 NAMED = (" auto", " head:6379 --json", " ray://10.0.0.1:10001", " [::1]:6379", "=head:6379")
@@ -105,9 +107,6 @@ def test_status_of_nothing_and_of_an_atlas(tmp_path: Path, capsys: Capture) -> N
 
 
 def test_status_of_a_run_of_one_process(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mnemoscope.cluster.status import run_status
-    from mnemoscope.mining import text_pass
-
     (tmp_path / "zen.txt").write_text("the cat sat on the mat\na dog ran home\nthe red fox slept\n" * 30)
     seen: list[Any] = []
     real = text_pass.TextReader.take
@@ -128,8 +127,6 @@ def test_status_of_a_run_of_one_process(tmp_path: Path, capsys: Capture, monkeyp
 def test_status_of_a_stopped_run_says_the_command_that_goes_on_with_it(
     tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mnemoscope.mining import text_pass
-
     atlas, text = tmp_path / "my atlas", tmp_path / "zen.txt"
     text.write_text("the cat sat on the mat\na dog ran home\nthe red fox slept\n" * 30)
 

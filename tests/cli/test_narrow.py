@@ -1,6 +1,7 @@
 """Terminals of 40 and 50 columns: no digit is cut, and the token on which a memory fires stays in sight."""
 
 import re
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -38,8 +39,6 @@ def atlas(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def shown(words: list[str], width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
-    import sys
-
     monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stdout", Terminal(sys.stdout))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import typer
 
+import mnemoscope as ms
 from mnemoscope.cli.app import GROUPS, app
 from mnemoscope.cli.runner import run
 from mnemoscope.errors import OptionError
@@ -44,8 +45,6 @@ def test_a_name_that_is_not_utf8(verb: Callable[..., Any], tmp_path: Path, monke
 
 
 def test_in_python(tmp_path: Path) -> None:
-    import mnemoscope as ms
-
     (tmp_path / BAD).mkdir()
     for use in (ms.open_atlas, ms.verify):
         with pytest.raises(OptionError, match="is not UTF-8"):

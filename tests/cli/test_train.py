@@ -81,9 +81,8 @@ def test_a_text_of_one_s_own(training: FakeTraining, tmp_path: Path, monkeypatch
     terms = "--sparsity 0 --revival 0.5"
     assert main(["train", "--out", "m", *words.split(), *terms.split()]) == 0
     ((_, recipe, options),) = training.calls
-    assert options["wanted"] == TextSource(
-        ("a.txt", "b.jsonl"), validation="c.txt", max_bytes=9, text_field="body", split="line"
-    )
+    named = {"validation": "c.txt", "max_bytes": 9, "text_field": "body", "split": "line"}
+    assert options["wanted"] == TextSource(("a.txt", "b.jsonl"), **named)
     # Four memories for every dimension, as in the paper, unless their number is given.
     assert recipe == FakeRecipe(hidden=8, memories=32, sparsity=0.0, revival=0.5)
     assert "mnemoscope mine m/model a.txt --out atlas" in capsys.readouterr().out

@@ -72,9 +72,8 @@ def test_texts_of_parquet_are_bounded(short: int, tmp_path: Path) -> None:
 def test_one_long_text_that_a_dictionary_repeats_is_not_unpacked_many_times(tmp_path: Path) -> None:
     repeated = pa.DictionaryArray.from_arrays(pa.array([0] * 512, pa.int32()), pa.array(["a" * 3_000_000]))
     path = tmp_path / "x.parquet"
-    pq.write_table(
-        pa.table({"text": repeated}), path, compression="zstd", store_schema=False, dictionary_pagesize_limit=1 << 28
-    )
+    options = {"compression": "zstd", "store_schema": False, "dictionary_pagesize_limit": 1 << 28}
+    pq.write_table(pa.table({"text": repeated}), path, **options)
     assert path.stat().st_size < 1_000
     before, meter = pa.total_allocated_bytes(), Meter()
     reading = read_parquet(path, meter, field=RowField("text"))

@@ -121,10 +121,8 @@ def test_reading_stops_soon_after_a_cap(tmp_path: Path, monkeypatch: pytest.Monk
     # Looked at 128 found sentences, where enough are not held out.
     assert (copy.counts["documents"], len(copy.mined)) == (128, 100)
     assert not copy.counts["read_whole"]
-    expected = expected_copy(
-        [f"Sentence number {i}." for i in range(128)], lambda each: [each], longest=LONGEST, max_sentences=100
-    )
-    same(copy, expected)
+    read = [f"Sentence number {i}." for i in range(128)]
+    same(copy, expected_copy(read, lambda each: [each], longest=LONGEST, max_sentences=100))
     by_tokens = make(tmp_path / "a.txt", tmp_path / "copy", max_tokens=1_000)
     assert (by_tokens.counts["mined_tokens"], by_tokens.counts["documents"]) == (999, 512)
 
@@ -244,10 +242,9 @@ def test_a_finished_copy_is_opened_by_others_with_its_batches(text: Path, tmp_pa
     with pytest.raises(StoreFailed, match="copy has no batches"):
         opened.planned_batches()
     batches = made.batches(256)
-    planned = opened.planned_batches()
-    assert [planned.ids(k).tolist() for k in range(planned.count)] == [
-        batches.ids(k).tolist() for k in range(batches.count)
-    ]
+    plans = (batches, opened.planned_batches())
+    one, other = ([plan.ids(k).tolist() for k in range(plan.count)] for plan in plans)
+    assert one == other != []
 
 
 @pytest.mark.parametrize("damage", ["nothing there", "unfinished", "short"])

@@ -19,9 +19,8 @@ class Trained:
         if kind == "byte-level":
             self.inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
             self.inner.decoder = decoders.ByteLevel()
-            trainer = trainers.BpeTrainer(
-                vocab_size=300, show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
-            )
+            alphabet = pre_tokenizers.ByteLevel.alphabet()
+            trainer = trainers.BpeTrainer(vocab_size=300, show_progress=False, initial_alphabet=alphabet)
         else:
             self.inner.pre_tokenizer = pre_tokenizers.Metaspace()
             self.inner.decoder = decoders.Metaspace()

@@ -18,6 +18,7 @@ import torch
 
 from mining_killed import sentences, tables
 from mnemoscope.atlas import verify
+from mnemoscope.cluster.launchers import local_launcher
 from mnemoscope.cluster.run import FleetOptions, mine_with_workers
 from mnemoscope.cluster.stages import TEXT
 from mnemoscope.cluster.status import run_status
@@ -222,8 +223,6 @@ def wait_for(out: Path, batches: int, process: subprocess.Popen[str]) -> None:
 
 
 def test_workers_that_cannot_work_end_the_run_in_one_line(text: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    from mnemoscope.cluster.launchers import local_launcher
-
     monkeypatch.setattr(local_launcher.sys, "executable", "/bin/false")
     with pytest.raises(MiningError, match="no worker is left: ended with code 1"):
         mine_with_workers(MODEL, str(text), tmp_path / "atlas", OPTIONS, FleetOptions(workers=2))

@@ -70,19 +70,15 @@ def distinct(raw: str, tokenizer: Any, beginning: int | None) -> list[Sentence]:
 def held_out(sentences: list[Sentence], beginning: int | None) -> Text:
     """The text whose prefixes are drawn where no validation text is given."""
     kept = {number: sentence for number, sentence in enumerate(sentences) if sentence.held_out}
-    return Text(
-        {n: s.tokens for n, s in kept.items()}, {n: s.document for n, s in kept.items()}, 1 if beginning is None else 0
-    )
+    documents = {n: s.document for n, s in kept.items()}
+    return Text({n: s.tokens for n, s in kept.items()}, documents, int(beginning is None))
 
 
 def given(mined: list[Sentence], other: list[Sentence], documents: int, beginning: int | None) -> Text:
     """The text whose prefixes are drawn where one is given: numbered after the mined text."""
     numbered = {len(mined) + number: sentence for number, sentence in enumerate(other)}
-    return Text(
-        {n: s.tokens for n, s in numbered.items()},
-        {n: documents + s.document for n, s in numbered.items()},
-        1 if beginning is None else 0,
-    )
+    own = {n: documents + s.document for n, s in numbered.items()}
+    return Text({n: s.tokens for n, s in numbered.items()}, own, int(beginning is None))
 
 
 class Predictions:

@@ -13,8 +13,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-_DOWN = re.compile(r"\.(mlp\.c_proj|fc2|mlp\.dense_4h_to_h|mlp\.down_proj|mlp\.fc_out)$")
-_FINAL_NORM = re.compile(r"(^|\.)(ln_f|final_layer_norm|final_layernorm|norm)$")
+DOWN = re.compile(
+    r"\.(mlp\.c_proj|fc2|mlp\.dense_4h_to_h|mlp\.down_proj|mlp\.fc_out|mlp_block\.down_proj|feed_forward\.value)$"
+)
+_FINAL_NORM = re.compile(r"(^|\.)(ln_f|final_layer_norm|final_layernorm|final_norm|ln_out|norm)$")
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class SlowTransformer:
         self.hf = copy.deepcopy(hf).double()
         self.beginning = beginning
         self._names = dict(self.hf.named_modules())
-        downs = [name for name in self._names if _DOWN.search(name)]
+        downs = [name for name in self._names if DOWN.search(name)]
         self.downs = [self._names[name] for name in downs]
         found = [re.match(r".*?\.\d+(?=\.)", name) for name in downs]
         self._blocks = [match.group() for match in found if match]

@@ -273,9 +273,8 @@ def test_survivors_of_experts_have_their_numbers_positions_and_weights() -> None
     """Two experts of three memories from memory 1 on: a row for a sentence in one expert, its places where it went."""
     triggers = Triggers(8, 2, weighted=True)
     block = torch.tensor([[[1.0, -1.0, 0.0], [2.0, 5.0, 0.0]], [[3.0, 0.0, -4.0], [1.0, 0.0, 6.0]]])
-    routed = RoutedBlock(
-        1, 2, torch.tensor([1, 0]), torch.tensor([[2, 5], [0, 3]]), torch.tensor([[0.5, 0.25], [1.0, 0.75]])
-    )
+    places, weights = torch.tensor([[2, 5], [0, 3]]), torch.tensor([[0.5, 0.25], [1.0, 0.75]])
+    routed = RoutedBlock(1, 2, torch.tensor([1, 0]), places, weights)
     sentences = torch.tensor([40, 30])
 
     def found(survivors: Survivors) -> set[tuple[float, ...]]:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mining.agreement import assert_activity, assert_agrees, assert_triggers, assert_values
 from mining.conftest import byte_tokenizer, odd_text
@@ -18,6 +18,7 @@ from mnemoscope.errors import ModelNotFound
 from mnemoscope.mining import mine
 from mnemoscope.mining.text import batch_loader
 from mnemoscope.models import load_model
+from mnemoscope.models.opening.huggingface import builtin_folder
 from models.conftest import CASES, ROWS, build
 from models.test_structure import Carousel, make
 from models.uncommon_models import UNCOMMON, build_seeing, build_uncommon
@@ -66,11 +67,8 @@ def test_the_text_half_of_a_model_that_reads_pictures_is_the_text_model(text: Pa
     alone.model.load_state_dict(seeing.model.language_model.state_dict())
     alone.lm_head.load_state_dict(seeing.lm_head.state_dict())
     options = {"split": "line", "triggers": 7, "removals": 2, "prefixes": 20}
-    one, other = (
-        mine(load_model(hf, tokenizer=tokenizer), text, out=tmp_path / name, **options)
-        for name, hf in (("seeing", seeing), ("alone", alone))
-    )
-    assert_equal_atlases(one, other)
+    models = (load_model(hf, tokenizer=tokenizer) for hf in (seeing, alone))
+    assert_equal_atlases(*(mine(hf, text, out=tmp_path / str(n), **options) for n, hf in enumerate(models)))
 
 
 def test_a_block_that_stands_in_two_places_is_two_layers_without_being_its_own_neighbour(
@@ -248,10 +246,6 @@ def test_the_built_in_model(tmp_path: Path) -> None:
         model = load_model("builtin:pydocs")
     except ModelNotFound:
         pytest.skip("the built-in model's weights are not in this checkout yet")
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    from mnemoscope.models.opening.huggingface import builtin_folder
-
     place = builtin_folder("pydocs")
     hf = AutoModelForCausalLM.from_pretrained(place, dtype="float32").eval()
     tokenizer = AutoTokenizer.from_pretrained(place)
@@ -259,9 +253,8 @@ def test_the_built_in_model(tmp_path: Path) -> None:
     long = " ".join(lines * 2)
     raw = "\n".join([*lines, "", "a", "the", *lines[:9], long, long]) + "\n"
     out = mined_text(model, tmp_path, raw, triggers=10)
-    reference = reference_of(
-        hf, tokenizer, raw, beginning=model.beginning.token, context=hf.config.max_position_embeddings
-    )
+    context = hf.config.max_position_embeddings
+    reference = reference_of(hf, tokenizer, raw, beginning=model.beginning.token, context=context)
     assert any(len(s.tokens) == model.longest for s in reference.sentences)
     signs = (1, -1) if reference.negative() else (1,)
     for layer in range(reference.layers):

@@ -37,10 +37,8 @@ def test_tokens_beyond_the_head_change_nothing_where_they_do_not_occur(tmp_path:
     more = load_model(build("gpt2-relu"), tokenizer=with_more_tokens())
     assert more.sizes == plain.sizes
     assert (more.beginning, more.ends) == (plain.beginning, plain.ends)
-    one, other = (
-        mine(model, tmp_path / "a.txt", out=tmp_path / name, **OPTIONS)
-        for model, name in ((plain, "plain"), (more, "more"))
-    )
+    one = mine(plain, tmp_path / "a.txt", out=tmp_path / "plain", **OPTIONS)
+    other = mine(more, tmp_path / "a.txt", out=tmp_path / "more", **OPTIONS)
     for name in tables_of(one):
         a, b = pl.read_parquet(one / name), pl.read_parquet(other / name)
         differs = [column for column in a.columns if not a[column].equals(b[column])]

@@ -36,9 +36,6 @@ class WrittenReference(Reference):
             for layer, own in enumerate(slow.hidden([END, *sentences[number].tokens])[1]):
                 self.coefficients[layer][number] = own[1:].numpy()
 
-    def values(self, layer: int) -> np.ndarray:
-        return self.slow.values(layer).numpy()
-
     def scores(self, layer: int) -> np.ndarray:
         return self.slow.gain(layer, self.slow.values(layer)).numpy()
 
@@ -99,9 +96,8 @@ def test_bottom_tokens_are_those_of_the_negated_value(tmp_path: Path, text: Path
 
 def test_triggers_read_as_text(tmp_path: Path) -> None:
     name, _ = checkpoint(tmp_path / "model", KINDS["tied"])
-    atlas = open_atlas(
-        mined_text(name, tmp_path, "\n".join(f"the {word} sat , on <unk> @-@ 東京 ." for word in WORDS[:14]))
-    )
+    text = "\n".join(f"the {word} sat , on <unk> @-@ 東京 ." for word in WORDS[:14])
+    atlas = open_atlas(mined_text(name, tmp_path, text))
     rows = pl.concat([atlas[f"L0.M{memory}"].triggers() for memory in range(24)])
     assert rows.height > 20
     for row in rows.iter_rows(named=True):

@@ -18,7 +18,7 @@ from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.atlas.tables import rebuild_command
 from mnemoscope.cli import main
 from mnemoscope.errors import CorpusEmpty, CorpusUnreadable, PlanDiffers, PromptError
-from mnemoscope.mining import mine
+from mnemoscope.mining import mine, run
 from mnemoscope.models import load_model
 from models.conftest import build
 from web.served import client
@@ -246,7 +246,6 @@ def test_lines_of_ids_are_a_text_for_a_model_that_reads_ids(models: Any, tmp_pat
 def test_another_field_is_another_plan(models: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"ids": [1, 2], "more": [3]}\n{"ids": [1, 5], "more": [3]}\n')
-    from mnemoscope.mining import run
 
     def stop(*_: Any, **__: Any) -> None:
         raise RuntimeError("stopped")

@@ -112,12 +112,7 @@ def test_readings_and_readouts_are_those_of_a_slow_model(name: str, tmp_path: Pa
                 lens = lenses.get(ruler)
                 weight = torch.eye(len(place.residual)).double() if lens is None else lens[layer].weight.double()
                 bias = 0.0 if lens is None else lens[layer].bias.double()
-                row = said.row(
-                    by_predicate=(pl.col("prefix") == prefix["prefix"])
-                    & (pl.col("layer") == layer)
-                    & (pl.col("lens") == ruler),
-                    named=True,
-                )
+                row = said.filter(prefix=prefix["prefix"], layer=layer, lens=ruler).row(0, named=True)
                 log_p = slow.lens(place.residual @ weight + bias).log_softmax(-1)
                 assert row["residual_loss"] == pytest.approx(-float(log_p[prefix["next_token"]]), abs=2e-3)
                 wanted = float(log_p[prefix["final_top"]].exp())
@@ -190,10 +185,8 @@ def test_keys_are_compared_with_words_led_to_their_layer(name: str, tmp_path: Pa
         centred, least = x - x.mean(0), (float("inf"), torch.zeros(0), torch.zeros(0))
         for penalty in PENALTIES:
             size = len(x) * penalty * centred.square().mean()
-            away = torch.linalg.lstsq(
-                torch.cat([centred, size.sqrt() * torch.eye(16)]),
-                torch.cat([y - y.mean(0) - centred, torch.zeros(16, 16)]),
-            ).solution
+            wanted = torch.cat([y - y.mean(0) - centred, torch.zeros(16, 16)])
+            away = torch.linalg.lstsq(torch.cat([centred, size.sqrt() * torch.eye(16)]), wanted).solution
             weight = torch.eye(16) + away
             bias = y.mean(0) - x.mean(0) @ weight
             error = float((other[:, :16] @ weight + bias - other[:, 16:]).square().sum(1).mean())
@@ -206,10 +199,8 @@ def test_keys_are_compared_with_words_led_to_their_layer(name: str, tmp_path: Pa
             assert plain[column].equals(roles[column])
         moved = embed @ found["weight"][layer].double() + found["bias"][layer].double()
         moved = moved - moved.mean(1, keepdim=True)
-        cosines = (
-            torch.nn.functional.normalize(read_directions(model, layer).double())
-            @ torch.nn.functional.normalize(moved).T
-        )
+        unit = torch.nn.functional.normalize
+        cosines = unit(read_directions(model, layer).double()) @ unit(moved).T
         for row, own in zip(ridge.to_dicts(), cosines, strict=True):
             assert min(own[row["key_top_tokens"]]) >= own.sort().values[-25] - 1e-6
             for kind in ("trigger", "control"):
@@ -241,13 +232,8 @@ def test_values_and_keys_of_experts_are_read_as_those_of_layers(tmp_path: Path) 
         directions = unit((gates * gain).flatten(0, 1)) + unit((ups * gain).flatten(0, 1))
         directions = directions - directions.mean(1, keepdim=True)
         values = HandRead(hf, "mixtral").values(layer).double()
-        moved = {
-            "plain": (values, embed),
-            "ridge": (
-                values @ ridge["weight"][layer].double(),
-                embed @ words["weight"][layer].double() + words["bias"][layer].double(),
-            ),
-        }
+        led = embed @ words["weight"][layer].double() + words["bias"][layer].double()
+        moved = {"plain": (values, embed), "ridge": (values @ ridge["weight"][layer].double(), led)}
         for lens, (value, word) in moved.items():
             scores = (value * hf.model.norm.weight.double()) @ head.T
             said = readings.filter(pl.col("lens") == lens)["top_tokens"].to_list()
@@ -316,9 +302,8 @@ def test_a_file_that_holds_no_lens_of_this_atlas_is_refused(tmp_path: Path) -> N
     path = tmp_path / "lenses/ridge.safetensors"
     manifest = SimpleNamespace(model=SimpleNamespace(fingerprint="m"), plan_hash="p")
     hashes = ["lenses/ridge.safetensors"]
-    atlas: Any = SimpleNamespace(
-        path=tmp_path, hashes=hashes, check_hash=hashes.index, manifest=manifest, layers=range(2)
-    )
+    known = {"path": tmp_path, "hashes": hashes, "check_hash": hashes.index, "manifest": manifest, "layers": range(2)}
+    atlas: Any = SimpleNamespace(**known)
     whole = {"weight": torch.ones(2, 3, 3), "bias": torch.ones(2, 3)}
     said = {"model": "m", "plan": "p", "layers": [0, 1]}
     wrong, odd = "does not hold a lens of this atlas's layers", r"does not hold a lens \(.*\); fit it again"

@@ -52,9 +52,8 @@ def write_text(path: Path, documents: list[str], *, split: str) -> Path:
 
 def mined(folder: Path, model: LanguageModel, *, split: str = "line", count: int = 60, **options: Any) -> Path:
     write_text(folder / "text.txt", texts(count), split=split)
-    return mine(
-        model, folder / "text.txt", out=folder / "atlas", split=split, triggers=5, prefixes=8, removals=0, **options
-    ).path
+    options |= {"split": split, "triggers": 5, "prefixes": 8, "removals": 0}
+    return mine(model, folder / "text.txt", out=folder / "atlas", **options).path
 
 
 @pytest.fixture(scope="module")
@@ -169,9 +168,8 @@ def test_rows_of_token_ids_are_read_as_they_were_mined(tmp_path: Path) -> None:
     rows = [[chance.randrange(1, 90) for _ in range(chance.choice([10, 70, 75]))] for _ in range(30)]
     pl.DataFrame({"ids": rows}).write_parquet(tmp_path / "rows.parquet")
     model = load_model(hf, tokenizer="ids")
-    out = mine(
-        model, tmp_path / "rows.parquet", out=tmp_path / "atlas", ids_field="ids", triggers=5, prefixes=4, removals=0
-    )
+    options: dict[str, Any] = {"ids_field": "ids", "triggers": 5, "prefixes": 4, "removals": 0}
+    out = mine(model, tmp_path / "rows.parquet", out=tmp_path / "atlas", **options)
     ms.extend(out, model, ["memorised"])
     found = rows_of(out)
     assert sorted(found) == [number for number, row in enumerate(rows) if len(row) >= 64]

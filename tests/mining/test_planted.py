@@ -14,9 +14,8 @@ from support.mined import mined_text
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An atlas of the n-gram reader; a validation text is given, so that no sentence is held out."""
     tmp_path = tmp_path_factory.mktemp("planted")
-    return mined_text(
-        "handmade:planted", tmp_path, "\n".join(PLANTED_SENTENCES) + "\n", other="the bird\n", per_sentence="all"
-    ).path
+    text = "\n".join(PLANTED_SENTENCES) + "\n"
+    return mined_text("handmade:planted", tmp_path, text, other="the bird\n", per_sentence="all").path
 
 
 def ends_in(ngram: tuple[str, ...]) -> list[tuple[int, int]]:

@@ -4,6 +4,7 @@ workers' states, damage.
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -54,11 +55,8 @@ class Case:
         beginning = self.model.beginning.token
         sentences = distinct(raw, tokenizer, beginning)
         self.first = 0 if begins else 1
-        self.reference: Any = (
-            ExpertReference(hf, name, sentences, beginning=beginning)
-            if name == "mixtral"
-            else Reference(hf, sentences, beginning=beginning)
-        )
+        kind = partial(ExpertReference, hf, name) if name == "mixtral" else partial(Reference, hf)
+        self.reference: Any = kind(sentences, beginning=beginning)
 
     def mine(self, name: str, **more: Any) -> Path:
         return mine(self.model, self.text, out=self.folder / name, **OPTIONS, **more).path
@@ -84,18 +82,13 @@ class Case:
                 expected, own = self.expected(layer, sign, memory, one_in=one_in), rows.get((memory, sign), [])
                 firings += len(expected)
                 assert [(row["sentence"], row["position"]) for row in own] == [one[1:3] for one in expected[:DRAWN]]
-                assert [row["coefficient"] for row in own] == pytest.approx(
-                    [one[3] for one in expected[:DRAWN]], rel=1e-3, abs=1e-6
-                )
+                coefficients = [one[3] for one in expected[:DRAWN]]
+                assert [row["coefficient"] for row in own] == pytest.approx(coefficients, rel=1e-3, abs=1e-6)
                 assert [row["rank"] for row in own] == list(range(len(own)))
                 assert {row["kept_firings"] for row in own} == ({len(expected)} if own else set())
                 for row in own:
-                    tokens = self.reference.sentences[row["sentence"]].tokens
-                    at = row["position"]
-                    assert (row["token"], row["next_token"]) == (
-                        *tokens[at : at + 2],
-                        *[None] * (at + 1 == len(tokens)),
-                    )
+                    tokens, at = [*self.reference.sentences[row["sentence"]].tokens, None], row["position"]
+                    assert [row["token"], row["next_token"]] == tokens[at : at + 2]
         assert verify(atlas) == []
         return firings
 

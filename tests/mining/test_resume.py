@@ -150,10 +150,8 @@ def test_ctrl_c_or_a_scheduler_saves_and_says_how_to_go_on(
     run.act[stage] = lambda: os.kill(os.getpid(), number)
     pressed, before = number == signal.SIGINT, signal.getsignal(signal.SIGINT)
     line = rf"{'' if pressed else f'{number.name} received: '}stopped.*run the same command again"
-    with (
-        pytest.raises(Interrupted if pressed else Terminated, match=line) as stopped,
-        nullcontext() if pressed else as_command(),
-    ):
+    error, answered = (Interrupted, nullcontext()) if pressed else (Terminated, as_command())
+    with pytest.raises(error, match=line) as stopped, answered:
         run()
     assert stopped.value.exit_code == (130 if pressed else 75)
     assert signal.getsignal(signal.SIGINT) is before

@@ -1,5 +1,6 @@
 """What keys look for, against loops over the model's own matrices; and how it comes into an atlas, early or late."""
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -11,11 +12,13 @@ import polars as pl
 import pytest
 import torch
 
-from mining.conftest import byte_tokenizer, tiny_model
+from mining.conftest import byte_tokenizer, odd_text, tiny_model
 from mnemoscope.atlas import Atlas, open_atlas, verify
 from mnemoscope.errors import AtlasUnfinished, Interrupted, ModelDiffers, NotFinite, OptionError
 from mnemoscope.foundation.files import json_bytes
+from mnemoscope.foundation.options.model_options import AS_USUAL
 from mnemoscope.mining import extend, mine
+from mnemoscope.mining.extending import load_mined
 from mnemoscope.mining.passes.vectors.key_triggers import TOKENS, KeyTriggers
 from mnemoscope.mining.passes.vectors.projector import Share
 from mnemoscope.mining.passes.vectors.roles import KEPT, RolePass, read_cosines
@@ -98,9 +101,8 @@ def test_a_key_and_its_shuffled_self_each_rank_the_token_that_they_point_to_most
     assert len(words) < TOKENS
     plan = MiningPlan.from_document(atlas.manifest.plan, out)
     for layer in (0, 1):
-        gate, up, gain, embeddings = (
-            None if part is None else part.detach().double().numpy() for part in READ[name](hf, layer)
-        )
+        read = (None if part is None else part.detach().double().numpy() for part in READ[name](hf, layer))
+        gate, up, gain, embeddings = read
         x, order = torch.cat(inputs[layer]).double().numpy(), KeyTriggers(model, out, plan).shuffle(layer)
         assert sorted(order) == list(range(len(order))) != list(order)
         centred = embeddings - embeddings.mean(1, keepdims=True)
@@ -170,8 +172,6 @@ def test_the_first_token_of_a_vocabulary_is_a_token_as_any_other() -> None:
 
 def _without(atlas: Path, name: str, out: Path) -> Path:
     """The atlas as a version that knew no such table would have written it."""
-    import hashlib
-
     shutil.copytree(atlas, out)
     shutil.rmtree(out / name)
     manifest = json.loads((out / "manifest.json").read_text())
@@ -192,8 +192,6 @@ def model() -> LanguageModel:
 
 @pytest.fixture(scope="module")
 def mined(model: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from mining.conftest import odd_text
-
     folder = tmp_path_factory.mktemp("roles")
     return mined_text(model, folder, odd_text(), triggers=5, prefixes=5, removals=0).path
 
@@ -270,8 +268,4 @@ def test_what_cannot_be_added_is_said_before_anything_is_loaded(mined: Path, mod
 
 
 def _check(atlas: Atlas, model: LanguageModel) -> None:
-    from mnemoscope.foundation.options.model_options import AS_USUAL
-    from mnemoscope.mining.extending import load_mined
-    from mnemoscope.mining.plan.mining_plan import MiningPlan
-
     load_mined(atlas, MiningPlan.from_document(atlas.manifest.plan, atlas.path), model, opening=AS_USUAL)

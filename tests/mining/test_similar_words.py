@@ -39,10 +39,8 @@ def slow_similar(embeddings: torch.Tensor, words: dict[str, list[int]]) -> dict[
     by_token = {token: row / np.linalg.norm(row) for token, row in zip(tokens, rows, strict=True)}
     sums = {word: np.sum([by_token[token] for token in own], axis=0) for word, own in words.items()}
     vectors = {word: one / np.linalg.norm(one) for word, one in sums.items()}
-    return {
-        word: {other: float(one @ vectors[other]) for other in vectors if other != word}
-        for word, one in vectors.items()
-    }
+    cosines = {word: {other: float(one @ own) for other, own in vectors.items()} for word, one in vectors.items()}
+    return {word: {other: one for other, one in own.items() if other != word} for word, own in cosines.items()}
 
 
 def test_words_and_those_like_them_are_those_of_a_loop(atlas: Atlas, model: LanguageModel) -> None:

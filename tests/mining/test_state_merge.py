@@ -231,14 +231,10 @@ def test_batches_that_are_counted_twice_are_named(tmp_path: Path) -> None:
     assert before.serialise(plan="p") == said
     assert not (tmp_path / "out").exists()
     before.finished = [(0, 2), (4, 6), (8, 10), (12, 14)]
-    for own, listed in (
-        ([(0, 9), (12, 14)], "0 to 1, 4 to 5, 8 to 8, ..."),
-        ([(0, 9), (11, 12)], "0 to 1, 4 to 5, 8 to 8"),
-    ):
-        state.finished = own
+    for last, listed in (((12, 14), "0 to 1, 4 to 5, 8 to 8, ..."), ((11, 12), "0 to 1, 4 to 5, 8 to 8")):
+        state.finished = [(0, 9), last]
         state.save(paths[2], plan="p")
-        line = f"{paths[2]} counts batches a second time ({listed}); leave it out, or mine again"
-        with pytest.raises(PartsDiffer, match=f"^{re.escape(line)}$"):
+        with pytest.raises(PartsDiffer, match=re.escape(f"{paths[2]} counts batches a second time ({listed})")):
             before.absorb(paths[2], plan="p")
 
 

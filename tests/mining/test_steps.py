@@ -215,11 +215,8 @@ def test_packing_by_eye() -> None:
     lengths = np.array([1, 2, 2, 3, 9, 1])
     assert pack(lengths, area=6, rows=10) == [slice(0, 3), slice(3, 4), slice(4, 5), slice(5, 6)]
     assert pack(lengths, area=100, rows=4) == [slice(0, 4), slice(4, 6)]
-    assert pack(lengths, area=100, rows=9, apart=np.array([0, 0, 1, 1, 1, 2])) == [
-        slice(0, 2),
-        slice(2, 5),
-        slice(5, 6),
-    ]
+    apart = np.array([0, 0, 1, 1, 1, 2])
+    assert pack(lengths, area=100, rows=9, apart=apart) == [slice(0, 2), slice(2, 5), slice(5, 6)]
 
 
 @given(st.lists(st.integers(1, 30), max_size=40), st.integers(1, 60), st.integers(1, 8))

@@ -166,10 +166,8 @@ def test_special_tokens_need_somebody_who_says_which_they_are(tmp_path: Path) ->
 
 
 def test_a_chat_is_read_through_the_model_s_template(folder: Path, tmp_path: Path) -> None:
-    chats = [
-        [{"role": "user", "content": "the cat"}, {"role": "assistant", "content": f"sat\n\non <|turn|> {k}."}]
-        for k in range(20)
-    ]
+    asked, answers = {"role": "user", "content": "the cat"}, [f"sat\n\non <|turn|> {k}." for k in range(20)]
+    chats = [[asked, {"role": "assistant", "content": answer}] for answer in answers]
     text = rows(tmp_path / "a.jsonl", [{"x": {"messages": chat}} for chat in chats])
     atlas = mine(str(folder), text, out=tmp_path / "atlas", text_field="x.messages", **OPTIONS)
     stored = pl.read_parquet(atlas / "sentences" / "*.parquet").sort("sentence")
@@ -272,10 +270,8 @@ def test_that_a_chat_template_is_not_used_is_said_once(field: str, folder: Path,
         if stage == NOTE:
             said.append(note)
 
-    chats = [
-        {"text": f"the cat {number}", "messages": [{"role": "user", "content": f"the cat {number}"}]}
-        for number in range(40)
-    ]
+    lines = [f"the cat {number}" for number in range(40)]
+    chats = [{"text": line, "messages": [{"role": "user", "content": line}]} for line in lines]
     text = rows(tmp_path / "a.jsonl", chats)
     mine(str(folder), text, out=tmp_path / "atlas", text_field=field, progress=hear, **OPTIONS)
     assert said == (

@@ -1,7 +1,8 @@
-"""The table `token_activations` against one sentence at a time with plain hooks; stops, halves, two parts."""
+"""The table `token_activations` against one sentence at a time with plain hooks; stops, numbers that are none."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ import torch
 
 import mnemoscope as ms
 from mining.conftest import byte_tokenizer, odd_text, stop_at_third, tables_of
+from mining.expert_reference import ExpertReference
+from mining.reference import Reference
+from mining.reference_passes import distinct
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.errors import AtlasUnfinished, Interrupted, NotFinite
 from mnemoscope.mining import mine
@@ -20,7 +24,7 @@ from mnemoscope.mining.passes.token_activations import TokenActivationPass
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.forward.hooks import read_coefficients
 from models.conftest import build
-from models.expert_models import HandRead, build_mixture
+from models.expert_models import build_mixture
 from support.mined import mined_text
 
 END = "<|endoftext|>"
@@ -39,39 +43,17 @@ def gated(tmp_path_factory: pytest.TempPathFactory) -> tuple[LanguageModel, Path
     return mined(build("llama"), tmp_path_factory.mktemp("gated"), token_activations=True)
 
 
-@contextmanager
-def inputs_of(modules: list[Any]) -> Iterator[list[torch.Tensor]]:
-    seen: list[torch.Tensor] = []
-    hooks = [one.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].detach())) for one in modules]
-    yield seen
-    for hook in hooks:
-        hook.remove()
-
-
 def slow_rows(atlas: Path, hf: Any, name: str, *, begins: bool) -> dict[tuple[int, ...], np.ndarray]:
-    """By layer, memory, sign and rank: the down-projection's input at every token of the trigger's sentence."""
-    inner = hf.transformer.h if name.startswith("gpt2") else hf.model.layers
-    hand = HandRead(hf, name) if name == "mixtral" else None
-    downs = [] if hand else [block.mlp.c_proj if name.startswith("gpt2") else block.mlp.down_proj for block in inner]
-    opened = open_atlas(atlas)
-    texts = dict(opened.table("sentences", columns=["sentence", "tokens"]).iter_rows())
-    found, read = {}, {}
-    for layer in opened.layers:
-        shown: dict[tuple[int, int], int] = {}
-        names = ("memory", "sign", "rank", "prefix_group", "sentence")
-        for memory, sign, rank, group, sentence in opened.table("triggers", layer=layer).select(names).iter_rows():
-            if rank != group or shown.get((memory, sign), 0) == 10:
-                continue
-            shown[memory, sign] = shown.get((memory, sign), 0) + 1
-            if sentence not in read:
-                ids = [0] * begins + list(texts[sentence])
-                if hand is not None:
-                    read[sentence] = [own.numpy() for own in hand.read(ids)[0]]
-                else:
-                    with torch.no_grad(), inputs_of(downs) as seen:
-                        hf(input_ids=torch.tensor([ids]))
-                    read[sentence] = [one.reshape(len(ids), -1).numpy() for one in seen]
-            found[layer, memory, sign, rank] = read[sentence][layer][int(begins) :, memory]
+    """By layer, memory, sign and rank of the ten best prefixes: the coefficient at every token of their sentence."""
+    beginning = 0 if begins else None
+    text = distinct(odd_text(80), byte_tokenizer(), beginning)
+    kind = partial(ExpertReference, hf, name) if name == "mixtral" else partial(Reference, hf)
+    reference, found = kind(text, beginning=beginning), {}
+    for layer in range(reference.layers):
+        first = open_atlas(atlas).table("triggers", layer=layer).filter(pl.col("rank") == pl.col("prefix_group"))
+        best = first.group_by("memory", "sign", maintain_order=True).head(10)
+        for memory, sign, rank, sentence in best.select("memory", "sign", "rank", "sentence").iter_rows():
+            found[layer, memory, sign, rank] = reference.coefficients[layer][sentence][:, memory]
     return found
 
 

@@ -63,9 +63,8 @@ def test_short_prefixes_brackets_quotes_and_marks(tmp_path: Path) -> None:
     quote = shown(prefixes, lexicon, 2)
     assert {"inside quotation marks", "last word is a year", "last word is a number"} <= quote
     assert "inside quotation marks" not in shown(prefixes, lexicon, 3)
-    assert {"last token is a line break", 'ends in "\\n"', "punctuation just before the last word"} <= shown(
-        prefixes, lexicon, 4
-    )
+    last = shown(prefixes, lexicon, 4)
+    assert {"last token is a line break", 'ends in "\\n"', "punctuation just before the last word"} <= last
 
 
 def test_a_token_without_text_is_named_by_its_number(tmp_path: Path) -> None:

@@ -22,9 +22,8 @@ def test_it_equals_whole_numbers(data: st.DataObject) -> None:
     tried = data.draw(st.integers(1, 25))
     background = data.draw(st.sampled_from([0, 1, 7, 400, 20_000]))
     count, held = data.draw(st.integers(0, tried)), data.draw(st.integers(0, background))
-    assert log10_tail(count, tried, held, float(background)) == pytest.approx(
-        log10(exact(count, tried, held, background)), abs=1e-7
-    )
+    expected = log10(exact(count, tried, held, background))
+    assert log10_tail(count, tried, held, float(background)) == pytest.approx(expected, abs=1e-7)
 
 
 def test_a_background_may_be_a_fraction_or_less_than_what_it_holds() -> None:

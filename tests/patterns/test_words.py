@@ -73,10 +73,8 @@ def test_a_lexicon_numbers_words_in_the_order_in_which_it_meets_them() -> None:
         return [(place, family, lexicon.words[value]) for place, (family, _, value) in zip(index, parts, strict=True)]
 
     article = "an article or determiner"
-    assert said([0, 1], before=True) == [
-        (0, Feature.CLASS_BEFORE, "a capitalised word"),
-        (1, Feature.CLASS_BEFORE, article),
-    ]
+    before = [(0, Feature.CLASS_BEFORE, "a capitalised word"), (1, Feature.CLASS_BEFORE, article)]
+    assert said([0, 1], before=True) == before
     assert said([1, 0, 0], before=False) == [
         (0, Feature.CLASS, article),
         (0, Feature.WORD, "the"),

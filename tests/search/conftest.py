@@ -80,10 +80,8 @@ def build_random_atlas(directory: Path, seed: int = 0, raw: Sequence[bytes] = RA
         columns |= {"sentence": ids[place], "coefficient": sign * (20.0 - rank).astype(np.float32)}
         columns |= {"token": sentences[place, position], "next_token": sentences[place, position + 1]}
         write(directory, "triggers", columns, layer)
-        active = {
-            name: np.resize(np.asarray(column), (MEMORIES, *np.shape(column)[1:]))
-            for name, column in activity_columns().items()
-        }
+        four = {name: np.asarray(column) for name, column in activity_columns().items()}
+        active = {name: np.resize(column, (MEMORIES, *column.shape[1:])) for name, column in four.items()}
         write(directory, "activity", active | {"memory": range(MEMORIES)}, layer)
         write(directory, "values", value_columns(draw, MEMORIES, len(words)), layer)
         write(directory, "neighbours", {name: [] for name in TABLES["neighbours"].columns.names}, layer)

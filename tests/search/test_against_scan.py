@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from mnemoscope.errors import SearchError
 from mnemoscope.search import Index, open_index
+from mnemoscope.search.text import find_matches, highlight, parse_query
 from search.conftest import LAYERS, WORDS
 from search.scan import Scan, by_memory, by_sentence, seen
 
@@ -152,8 +153,6 @@ def test_no_query_raises_anything_but_a_search_error(index: Index, text: str) ->
 @given(text=st.text(max_size=30))
 def test_a_text_finds_itself(text: str) -> None:
     """Whatever is a word of a text finds the text, and the marked pieces join to it."""
-    from mnemoscope.search.text import find_matches, highlight, parse_query
-
     for word in text.split():
         try:
             query = parse_query(f'"{word}"')

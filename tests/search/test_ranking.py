@@ -31,9 +31,7 @@ SENTENCES = [
     *([" the", " red", " river"], [" the", " blue", " river"], [" a", " red", " house", " by", " the", " river"]),
     [" \0", " \x02", "NUL", "\x03"],
 ]
-WORDS = (
-    sorted({word for sentence in SENTENCES for word in sentence}) + [f" more{index}" for index in range(20)] + ["end"]
-)
+WORDS = [*sorted({word for sentence in SENTENCES for word in sentence}), *(f" more{n}" for n in range(20)), "end"]
 TRIGGERS = {  # memory: (sentence, position), best first
     0: [(5, 2), (6, 2), (7, 5)],  # river, three times
     1: [(6, 2)],  # river once, and nothing else: still behind

@@ -1,6 +1,7 @@
 """What a working copy must hold, computed in the plainest way: dictionaries and lists, everything in memory.
 
-Shares no code with the package but the sentence splitter, whose cuts are not in question here.
+Shares no code with the package but the sentence splitter, whose cuts are not in question here; `make` prepares the
+copy that is compared.
 """
 
 import hashlib
