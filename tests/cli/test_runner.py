@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import typer
 
+from cli.test_signals import at_the_import_of
 from mnemoscope.cli.arguments import Json, at_least, one_of
 from mnemoscope.cli.runner import BUG, INTERRUPTED, USER, emit, run
 from mnemoscope.errors import AtlasNotFound, Interrupted, MnemoscopeError, OptionError
@@ -173,16 +174,7 @@ def test_ctrl_c_in_a_real_process() -> None:
 )
 @pytest.mark.parametrize("module", ["mnemoscope.cli", "mnemoscope.cli.start.mine"])
 def test_ctrl_c_while_the_verbs_are_still_being_imported(module: str, begin: str) -> None:
-    script = (
-        "import os, signal, sys, time\n"
-        "class Late:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        f"        if name == {module!r}:\n"
-        "            os.kill(os.getpid(), signal.SIGINT)\n"
-        "            time.sleep(60)\n"
-        "sys.meta_path.insert(0, Late())\n"
-        f"{begin}\n"
-    )
+    script = f"{at_the_import_of(module, 'INT')}\n{begin}"
     done = subprocess.run([sys.executable, "-c", script, "--help"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (INTERRUPTED, "", "mnemoscope: stopped by Ctrl-C\n")
 
@@ -199,11 +191,7 @@ def test_a_library_that_was_half_loaded_under_a_limit_is_too_little_memory() -> 
 
 def test_ctrl_c_pressed_again_while_it_is_answered() -> None:
     script = (
-        "import os, signal, sys\n"
-        "class Late:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name == 'mnemoscope.cli':\n"
-        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        f"{at_the_import_of('mnemoscope.cli', 'INT')}\n"
         "class Pressing:\n"
         "    def write(self, text):\n"
         "        os.kill(os.getpid(), signal.SIGINT)\n"
@@ -211,7 +199,6 @@ def test_ctrl_c_pressed_again_while_it_is_answered() -> None:
         "    def flush(self):\n"
         "        os.kill(os.getpid(), signal.SIGINT)\n"
         "        sys.__stderr__.flush()\n"
-        "sys.meta_path.insert(0, Late())\n"
         "sys.stderr = Pressing()\n"
         "from mnemoscope.__main__ import main\n"
         "code = main()\n"

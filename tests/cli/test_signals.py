@@ -114,7 +114,7 @@ def test_while_the_model_is_loading(text: Path, tmp_path: Path) -> None:
 def at_the_import_of(module: str, name: str) -> str:
     """Code that sends this process a signal when a module is imported."""
     return (
-        "import os, signal, time\n"
+        "import os, signal, sys, time\n"
         "class Late:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
         f"        if name == {module!r}:\n"
