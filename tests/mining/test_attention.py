@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 import torch
 
-from mining.conftest import byte_tokenizer, tiny_model
+from mining.conftest import END, ENDS, byte_tokenizer, tiny_model
 from mining.slow_attention import SlowAttention
 from mnemoscope.atlas import open_atlas
 from mnemoscope.errors import NotFinite
@@ -26,7 +26,6 @@ from models.conftest import build
 from models.expert_models import build_mixture
 from models.uncommon_models import build_uncommon
 
-END = "<|endoftext|>"
 OPTIONS: dict[str, Any] = {"split": "line", "triggers": 3, "removals": 0, "neighbours": 0, "prefixes": 8}
 KINDS = ("gpt2", "gpt_neox", "opt-350m", "gemma2", "bloom", "cohere", "granite", "mixtral", "olmo2", "falcon")
 
@@ -43,7 +42,7 @@ def near(found: float, expected: float, size: float) -> bool:
 @pytest.mark.fast(1, full=5)
 @pytest.mark.parametrize("name", KINDS)
 def test_every_row_is_the_slow_models(name: str, text: Path, tmp_path: Path) -> None:
-    hf, tokenizer = build_any(name), byte_tokenizer(bos_token=END, eos_token=END)
+    hf, tokenizer = build_any(name), byte_tokenizer(**ENDS)
     out = mine(load_model(hf, tokenizer=tokenizer), text, out=tmp_path / "atlas", **OPTIONS)
     slow = SlowAttention(hf, beginning=0)
     prefixes = pl.read_parquet(out / "prefixes.parquet")

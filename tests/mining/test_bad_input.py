@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from mining.agreement import assert_agrees
-from mining.conftest import byte_tokenizer, stop_at, tables_of
+from mining.conftest import ENDS, byte_tokenizer, load_bytes, stop_at, tables_of
 from mining.reference import Reference, Sentence
 from mining.reference_passes import distinct
 from mnemoscope import errors
@@ -21,7 +21,6 @@ from mnemoscope.models import LanguageModel, load_model
 from models.conftest import ROWS, build
 
 OPTIONS: dict[str, Any] = {"split": "line", "triggers": 5, "batch_tokens": 150}
-END = "<|endoftext|>"
 
 
 def one_line(error: BaseException) -> bool:
@@ -130,7 +129,7 @@ class Loaded:
 
 @pytest.fixture
 def loaded(text: Path) -> Loaded:
-    hf, tokenizer = build("gpt2"), byte_tokenizer(bos_token=END, eos_token=END)
+    hf, tokenizer = build("gpt2"), byte_tokenizer(**ENDS)
     return Loaded(hf, load_model(hf, tokenizer=tokenizer), distinct(text.read_text(), tokenizer, 0))
 
 
@@ -165,7 +164,7 @@ def test_coefficients_that_are_not_finite_name_layer_and_sentence(
 
 
 def test_finite_weights_that_overflow_in_half_precision(text: Path, tmp_path: Path) -> None:
-    model = load_model(build("gpt2-relu"), tokenizer=byte_tokenizer(bos_token=END, eos_token=END), dtype="float16")
+    model = load_bytes(build("gpt2-relu"), dtype="float16")
     keys = model.anatomy.layers[1].ffn.gate.module
     keys.weight[0, 3] = 60_000.0  # after the proof: finite, but not times 1.1
     model.usage = None  # as if that had always been there

@@ -9,7 +9,7 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mining.agreement import assert_activity, assert_agrees, assert_triggers, assert_values
-from mining.conftest import byte_tokenizer, odd_text
+from mining.conftest import END, ENDS, byte_tokenizer, odd_text, tiny_model
 from mining.equal_atlases import assert_equal_atlases
 from mining.reference import Reference, documents_of, sentences_of
 from mnemoscope.atlas import open_atlas, verify
@@ -24,8 +24,6 @@ from models.test_structure import Carousel, make
 from models.uncommon_models import UNCOMMON, build_seeing, build_uncommon
 from support.mined import mined_text
 
-END = "<|endoftext|>"
-
 
 def reference_of(hf: Any, tokenizer: Any, text: str, *, beginning: int | None, context: int = 64) -> Reference:
     longest = context - (beginning is not None)
@@ -37,7 +35,7 @@ def mined(
     hf: Any, text: Path, *, special: dict[str, str] | None = None, context: int = 64, **options: Any
 ) -> tuple[Path, Reference]:
     """An atlas of the text's lines, and what it must say; with `<|endoftext|>` as the beginning token unless told."""
-    tokenizer = byte_tokenizer(**({"bos_token": END, "eos_token": END} if special is None else special))
+    tokenizer = byte_tokenizer(**(ENDS if special is None else special))
     model = load_model(hf, tokenizer=tokenizer)
     out = mine(model, text, out=text.parent / "atlas", **{"split": "line", "triggers": 7, **options})
     beginning = model.beginning.token
@@ -62,7 +60,7 @@ def test_every_uncommon_structure(name: str, text: Path) -> None:
 
 @pytest.mark.full
 def test_the_text_half_of_a_model_that_reads_pictures_is_the_text_model(text: Path, tmp_path: Path) -> None:
-    seeing, tokenizer = build_seeing("llava"), byte_tokenizer(bos_token=END, eos_token=END)
+    seeing, tokenizer = build_seeing("llava"), byte_tokenizer(**ENDS)
     alone = AutoModelForCausalLM.from_config(seeing.config.text_config).eval().requires_grad_(False)
     alone.model.load_state_dict(seeing.model.language_model.state_dict())
     alone.lm_head.load_state_dict(seeing.lm_head.state_dict())
@@ -74,7 +72,7 @@ def test_the_text_half_of_a_model_that_reads_pictures_is_the_text_model(text: Pa
 def test_a_block_that_stands_in_two_places_is_two_layers_without_being_its_own_neighbour(
     text: Path, tmp_path: Path
 ) -> None:
-    hf, tokenizer = make(Carousel), byte_tokenizer(bos_token=END, eos_token=END)
+    hf, tokenizer = make(Carousel), byte_tokenizer(**ENDS)
     options = {"split": "line", "triggers": 7, "removals": 2, "prefixes": 20, "neighbours": 3}
     out = mine(load_model(hf, tokenizer=tokenizer), text, out=tmp_path / "atlas", **options)
     values = hf.storeys[0].pour.weight.T.double().numpy()
@@ -133,7 +131,7 @@ def test_a_layer_of_one_memory_has_no_neighbours(text: Path) -> None:
 
 @pytest.mark.full
 def test_as_many_neighbours_as_asked(text: Path, tmp_path: Path) -> None:
-    model = load_model(build("gpt2-relu"), tokenizer=byte_tokenizer(bos_token=END))
+    model = tiny_model()
     options = {"split": "line", "triggers": 5, "prefixes": 10, "removals": 0}
     ten = mine(model, text, out=tmp_path / "ten", **options)
     for most in (0, 3):

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from mining.agreement import assert_agrees
-from mining.conftest import byte_tokenizer, odd_text, tables_of
+from mining.conftest import END, ENDS, byte_tokenizer, odd_text, tables_of
 from mining.reference import Reference, Sentence
 from mining.reference_passes import check_predictions, check_removals, check_values_at_work, distinct, held_out
 from mining.slow_model import SlowTransformer
@@ -16,10 +16,9 @@ from mnemoscope.mining import merge, mine
 from mnemoscope.models import LanguageModel, load_model
 from models.conftest import ROWS, build
 
-END = "<|endoftext|>"
 OPTIONS: dict[str, Any] = {"split": "line", "triggers": 4, "seed": 3, "batch_tokens": 60}
 OPTIONS |= {"token_activations": True, "random": True}
-BEGINNINGS = {"bos": {"bos_token": END, "eos_token": END}, "end-of-text": {"eos_token": END}, "none": {}}
+BEGINNINGS = {"bos": ENDS, "end-of-text": {"eos_token": END}, "none": {}}
 
 
 class Small:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import mnemoscope as ms
-from mining.conftest import byte_tokenizer, odd_text, tables_of
+from mining.conftest import END, ENDS, byte_tokenizer, odd_text, tables_of
 from mining.equal_atlases import assert_equal_atlases
 from mining.expert_reference import ExpertReference, SlowMixture, assert_mixture, flattened
 from mining.reference import documents_of, sentences_of
@@ -18,8 +18,6 @@ from mnemoscope.mining import mine
 from mnemoscope.models import load_model
 from models.expert_models import MIXTURES, build_mixture
 from support.mined import mined_text
-
-END = "<|endoftext|>"
 
 
 def reference_of(hf: Any, name: str, tokenizer: Any, text: str, *, beginning: int | None) -> ExpertReference:
@@ -31,7 +29,7 @@ def reference_of(hf: Any, name: str, tokenizer: Any, text: str, *, beginning: in
 @pytest.mark.fast(0, full=6)
 @pytest.mark.parametrize("name", list(MIXTURES))
 def test_every_mixture(name: str, text: Path, tmp_path: Path) -> None:
-    hf, tokenizer = build_mixture(name), byte_tokenizer(bos_token=END, eos_token=END)
+    hf, tokenizer = build_mixture(name), byte_tokenizer(**ENDS)
     out = mine(load_model(hf, tokenizer=tokenizer), text, out=tmp_path / "atlas", split="line", triggers=7, removals=2)
     reference = reference_of(hf, name, tokenizer, text.read_text(), beginning=0)
     assert_mixture(out, reference, tmp_path / "flat", keep=7, vocabulary=280)
@@ -121,7 +119,7 @@ OTHERS = [name for name in MIXTURES if name not in (*USUAL, "qwen3_next")]
 @pytest.mark.parametrize("name", [*USUAL, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 def test_predictions_values_at_work_and_removals(name: str, tmp_path: Path) -> None:
     """As for dense models (test_passes.py), by the loop; `routed_memories` by hand."""
-    hf, tokenizer = build_mixture(name), byte_tokenizer(bos_token=END, eos_token=END)
+    hf, tokenizer = build_mixture(name), byte_tokenizer(**ENDS)
     raw, other = odd_text(40), odd_text(30, seed=1)
     options = {"triggers": 6, "removals": 4, "prefixes": 24, "seed": 3, "batch_tokens": 300}
     out = mined_text(load_model(hf, tokenizer=tokenizer), tmp_path, raw, other=other, **options)

@@ -12,24 +12,23 @@ import pytest
 import torch
 
 import mnemoscope as ms
-from mining.conftest import assert_goes_on, byte_tokenizer, odd_text
+from mining.conftest import assert_goes_on, load_bytes, odd_text
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.errors import ModelUnsupported
 from mnemoscope.mining import mine
 from mnemoscope.mining.passes import importance
 from mnemoscope.mining.passes.importance import ImportancePass
-from mnemoscope.models import LanguageModel, load_model
+from mnemoscope.models import LanguageModel
 from models.conftest import build
 from models.expert_models import HandRead, blocks_of, build_mixture
 from support.mined import mined_text
 
-END = "<|endoftext|>"
 OPTIONS: dict[str, Any] = {"split": "line", "triggers": 3, "removals": 0, "neighbours": 0, "batch_tokens": 40}
 COLUMNS = ("direct", "attribution")
 
 
 def atlas_of(hf: Any, folder: Path) -> tuple[LanguageModel, Path]:
-    model = load_model(hf, tokenizer=byte_tokenizer(bos_token=END, eos_token=END))
+    model = load_bytes(hf)
     out = mined_text(model, folder, odd_text(120), **OPTIONS)
     ms.extend(out, model, ["importance"])
     return model, out

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from mining.conftest import byte_tokenizer, odd_text, tiny_model
+from mining.conftest import load_bytes, odd_text, tiny_model
 from mining.slow_model import SlowTransformer
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.cli import main
@@ -33,7 +33,7 @@ from mnemoscope.mining.passes.vectors.values import ValuePass
 from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.steps import RunContext
 from mnemoscope.mining.text.circle import next_in_circle
-from mnemoscope.models import LanguageModel, load_model
+from mnemoscope.models import LanguageModel
 from mnemoscope.models.readout.read_directions import read_directions
 from mnemoscope.questions import answer
 from mnemoscope.questions.beyond.lenses import estimate_values
@@ -42,7 +42,6 @@ from models.expert_models import HandRead, build_mixture
 from support.mined import mined_text
 from web.served import client
 
-END = "<|endoftext|>"
 DENSE = ("gpt2-relu", "llama", "gemma2")
 """Ungated, gated, sandwich."""
 
@@ -55,7 +54,7 @@ def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def mined(name: str, folder: Path) -> tuple[Any, LanguageModel, Path]:
     hf = build(name)
-    model = load_model(hf, tokenizer=byte_tokenizer(bos_token=END, eos_token=END))
+    model = load_bytes(hf)
     options: dict[str, Any] = {"split": "line", "triggers": 5, "prefixes": 8, "removals": 0, "batch_tokens": 128}
     return hf, model, mined_text(model, folder, odd_text(), **options).path
 
@@ -216,7 +215,7 @@ def test_keys_are_compared_with_words_led_to_their_layer(name: str, tmp_path: Pa
 def test_values_and_keys_of_experts_are_read_as_those_of_layers(tmp_path: Path) -> None:
     """Every expert's matrices taken from the model by hand, expert by expert."""
     hf = build_mixture("mixtral")
-    model = load_model(hf, tokenizer=byte_tokenizer(bos_token=END, eos_token=END))
+    model = load_bytes(hf)
     out = mined_text(model, tmp_path, odd_text(), triggers=5, prefixes=8, removals=0)
     fit_lenses(out, model)
     assert verify(out) == []

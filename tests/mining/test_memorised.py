@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import mnemoscope as ms
-from mining.conftest import assert_goes_on, byte_tokenizer
+from mining.conftest import ENDS, assert_goes_on, byte_tokenizer, load_bytes
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.errors import CorpusNotFound, PlanDiffers
 from mnemoscope.mining import mine
@@ -21,13 +21,8 @@ from mnemoscope.models import LanguageModel, load_model
 from models.conftest import build
 from models.expert_models import build_mixture
 
-END = "<|endoftext|>"
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "dogs", "ran", "home", "in", "rain"]
 MODELS = {"gpt2-relu": {"n_positions": 80}, "llama": {"max_position_embeddings": 80}, "gpt_neox": {}, "mixtral": {}}
-
-
-def load(hf: Any) -> LanguageModel:
-    return load_model(hf, tokenizer=byte_tokenizer(bos_token=END, eos_token=END))
 
 
 def model_of(name: str) -> Any:
@@ -59,7 +54,7 @@ def mined(folder: Path, model: LanguageModel, *, split: str = "line", count: int
 @pytest.fixture(scope="module")
 def usual(tmp_path_factory: pytest.TempPathFactory) -> tuple[LanguageModel, Path]:
     """A model, and the atlas of 200 documents; copied before a change, with the text."""
-    model = load(model_of("gpt2-relu"))
+    model = load_bytes(model_of("gpt2-relu"))
     return model, mined(tmp_path_factory.mktemp("usual"), model, count=200, batch_tokens=256)
 
 
@@ -80,9 +75,9 @@ def rows_of(out: Path) -> dict[int, dict[str, Any]]:
 @pytest.mark.parametrize("name", list(MODELS))
 def test_agreement_and_loss_are_those_of_decoding_token_by_token(name: str, tmp_path: Path) -> None:
     hf = model_of(name)
-    out = mined(tmp_path, load(hf))
-    assert ms.extend(out, load(hf), ["memorised"]).made == ("memorised",)
-    encode = byte_tokenizer(bos_token=END, eos_token=END)
+    out = mined(tmp_path, load_bytes(hf))
+    assert ms.extend(out, load_bytes(hf), ["memorised"]).made == ("memorised",)
+    encode = byte_tokenizer(**ENDS)
     found, threshold = rows_of(out), open_atlas(out).manifest.corpus.counts["held_out_threshold"]
     expected = set()
     for number, text in enumerate(texts(60)):
@@ -112,7 +107,7 @@ def test_agreement_and_loss_are_those_of_decoding_token_by_token(name: str, tmp_
 @pytest.mark.parametrize("split", ["line", "sentence", "document"])
 def test_sentences_are_those_that_begin_in_the_first_tokens(split: str, tmp_path: Path) -> None:
     """Byte for byte: the stored sentences are looked for in each document, and their tokens counted by hand."""
-    model = load(build("llama", max_position_embeddings=200))  # no sentence is cut into windows
+    model = load_bytes(build("llama", max_position_embeddings=200))  # no sentence is cut into windows
     out = mined(tmp_path, model, split=split)
     ms.extend(out, model, ["memorised"])
     stored = pl.read_parquet(out / "sentences/part-000.parquet").filter(~pl.col("held_out"))
@@ -138,7 +133,7 @@ def test_sentences_are_those_that_begin_in_the_first_tokens(split: str, tmp_path
 
 
 def test_a_text_that_has_changed_or_gone_is_refused(tmp_path: Path) -> None:
-    model = load(model_of("gpt2-relu"))
+    model = load_bytes(model_of("gpt2-relu"))
     out = mined(tmp_path, model)
     whole = (tmp_path / "text.txt").read_text()
     (tmp_path / "text.txt").write_text("one line before\n" + whole)
@@ -154,7 +149,7 @@ def test_a_text_that_has_changed_or_gone_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_context_that_is_too_short_is_asked_nothing(tmp_path: Path) -> None:
-    model = load(build("gpt2-relu", n_positions=64))  # 63 and the beginning token
+    model = load_bytes(build("gpt2-relu", n_positions=64))  # 63 and the beginning token
     out = mined(tmp_path, model)
     ms.extend(out, model, ["memorised"])
     assert rows_of(out) == {}

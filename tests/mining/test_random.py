@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 
 import mnemoscope as ms
-from mining.conftest import byte_tokenizer, odd_text, stop_at_third, tables_of
+from mining.conftest import ENDS, byte_tokenizer, load_bytes, odd_text, stop_at_third, tables_of
 from mining.expert_reference import ExpertReference
 from mining.reference import Reference
 from mining.reference_passes import distinct
@@ -27,7 +27,6 @@ from mnemoscope.models import load_model
 from models.conftest import build
 from models.expert_models import build_mixture
 
-END = "<|endoftext|>"
 TABLE, SEED = "random", 3
 OPTIONS: dict[str, Any] = {"split": "line", "triggers": 1, "batch_tokens": 90, "seed": SEED}
 OPTIONS |= dict.fromkeys(("removals", "neighbours", "prefixes"), 0)
@@ -48,7 +47,7 @@ class Case:
 
     def __init__(self, name: str, folder: Path, *, begins: bool = True) -> None:
         hf = build_mixture(name) if name == "mixtral" else build(name)
-        tokenizer, raw = byte_tokenizer(**({"bos_token": END, "eos_token": END} if begins else {})), odd_text(120)
+        tokenizer, raw = byte_tokenizer(**(ENDS if begins else {})), odd_text(120)
         self.hf: Any = hf
         self.model, self.folder, self.text = load_model(hf, tokenizer=tokenizer), folder, folder / "text.txt"
         self.text.write_text(raw)
@@ -230,10 +229,7 @@ def test_a_memory_s_frame_has_texts(gated: Case) -> None:
 
 @pytest.mark.parametrize("experts", [False, True])
 def test_special_tokens_are_not_drawn_where_they_are_no_triggers(experts: bool, tmp_path: Path) -> None:
-    model = load_model(
-        build_mixture("mixtral") if experts else build("llama", bos_token_id=0, eos_token_id=0),
-        tokenizer=byte_tokenizer(bos_token=END, eos_token=END),
-    )
+    model = load_bytes(build_mixture("mixtral") if experts else build("llama", bos_token_id=0, eos_token_id=0))
     text = tmp_path / "a.jsonl"
     text.write_text("".join(json.dumps({"ids": [5 + k, 0, 7 + 3 * k, 9, 0, 11 + k]}) + "\n" for k in range(20)))
     given: dict[str, Any] = {**OPTIONS, "ids_field": "ids", "validation": text, "random": True}

@@ -7,14 +7,11 @@ from typing import Any
 import polars as pl
 import torch
 
-from mining.conftest import byte_tokenizer
+from mining.conftest import load_bytes
 from mnemoscope.atlas import Atlas, open_atlas, verify
 from mnemoscope.mining import mine
-from mnemoscope.models import load_model
 from mnemoscope.questions import write_all
 from models.conftest import build
-
-END = "<|endoftext|>"
 
 
 def mined(change: Callable[[Any], None], text: Path, out: Path) -> Atlas:
@@ -23,8 +20,7 @@ def mined(change: Callable[[Any], None], text: Path, out: Path) -> Atlas:
     with torch.no_grad():
         for block in hf.transformer.h:
             change(block.mlp)
-    model = load_model(hf, tokenizer=byte_tokenizer(bos_token=END, eos_token=END))
-    atlas = open_atlas(mine(model, text, out=out, split="line", triggers=5, batch_tokens=150))
+    atlas = open_atlas(mine(load_bytes(hf), text, out=out, split="line", triggers=5, batch_tokens=150))
     # Nobody made their tables.
     assert list(write_all(atlas).unanswered) == ["lenses", "memorised", "width", "importance"]
     assert verify(out) == []

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import mnemoscope as ms
-from mining.conftest import byte_tokenizer, odd_text
+from mining.conftest import END, ENDS, byte_tokenizer, load_bytes, odd_text
 from mnemoscope.atlas import open_atlas
 from mnemoscope.atlas.tables import model_words
 from mnemoscope.cli import main
@@ -21,7 +21,6 @@ from models.conftest import build
 from models.expert_models import build_mixture
 
 OPTIONS: dict[str, Any] = {"removals": 2, "prefixes": 20, "neighbours": 0, "batch_tokens": 128}
-END = "<|endoftext|>"
 TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}{% if m.role == 'robot' %}{{ raise_exception('no robots') }}{% endif %}"
     "<|turn|>{{ m.role }}\n{{ m.content }}{% if strftime_now is defined %}{{ strftime_now('%Y') }}{% endif %}"
@@ -30,7 +29,7 @@ TEMPLATE = (
 
 
 def chat_tokenizer() -> Any:
-    found = byte_tokenizer(bos_token=END, eos_token=END)
+    found = byte_tokenizer(**ENDS)
     found.add_special_tokens({"additional_special_tokens": ["<|turn|>"]})
     found.chat_template = TEMPLATE
     return found
@@ -127,7 +126,7 @@ def test_special_tokens_are_no_triggers_and_count_in_activity(
     per_sentence: int | str, experts: bool, tmp_path: Path
 ) -> None:
     hf = build_mixture("mixtral") if experts else build("llama", bos_token_id=0, eos_token_id=0)
-    model = load_model(hf, tokenizer=byte_tokenizer(bos_token=END, eos_token=END))
+    model = load_bytes(hf)
     text = rows(tmp_path / "a.jsonl", [{"ids": [5 + k, 0, 7 + 3 * k, 9, 0, 11 + k]} for k in range(20)])
     given: dict[str, Any] = {**OPTIONS, "ids_field": "ids", "triggers": 500, "validation": text}
     every = triggers(mine(model, text, out=tmp_path / "every", per_sentence="all", **given))
@@ -241,7 +240,7 @@ def test_lines_that_differ_in_indentation_count_once_and_that_is_said(
 @pytest.mark.parametrize("tokenizer", [True, False], ids=["ids-field", "ids for a tokenizer"])
 def test_padding_of_token_ids_is_refused(ids: list[int], said: str, tokenizer: bool, tmp_path: Path) -> None:
     hf = build("gpt2-relu", bos_token_id=0, eos_token_id=0, pad_token_id=261)
-    with_pad = byte_tokenizer(bos_token=END, eos_token=END)
+    with_pad = byte_tokenizer(**ENDS)
     with_pad.pad_token = with_pad.convert_ids_to_tokens(261)
     given: dict[str, Any] = {"removals": 0, "prefixes": 0, "neighbours": 0}
     model = load_model(hf, tokenizer=with_pad if tokenizer else "ids")

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import mnemoscope as ms
-from mining.conftest import byte_tokenizer, odd_text, stop_at_third, tables_of
+from mining.conftest import ENDS, byte_tokenizer, odd_text, stop_at_third, tables_of
 from mining.expert_reference import ExpertReference
 from mining.reference import Reference
 from mining.reference_passes import distinct
@@ -27,14 +27,13 @@ from models.conftest import build
 from models.expert_models import build_mixture
 from support.mined import mined_text
 
-END = "<|endoftext|>"
 TABLE = "token_activations"
 OPTIONS: dict[str, Any] = {"split": "line", "triggers": 12, "batch_tokens": 60}
 OPTIONS |= dict.fromkeys(("removals", "neighbours", "prefixes"), 0)
 
 
 def mined(hf: Any, folder: Path, *, begins: bool = True, **more: Any) -> tuple[LanguageModel, Path]:
-    model = load_model(hf, tokenizer=byte_tokenizer(**({"bos_token": END, "eos_token": END} if begins else {})))
+    model = load_model(hf, tokenizer=byte_tokenizer(**(ENDS if begins else {})))
     return model, mined_text(model, folder, odd_text(80), **OPTIONS, **more)
 
 
