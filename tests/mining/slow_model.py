@@ -84,7 +84,11 @@ class SlowTransformer:
         self._final = kept[0] if kept and list(kept[0].parameters()) else None
         project = [module for name, module in self._names.items() if name.endswith("decoder.project_out")]
         self._project = project[0] if project else None
-        self.times = getattr(hf.config, "logit_scale", 1.0) / getattr(hf.config, "logits_scaling", 1.0)
+
+    @property
+    def times(self) -> float:
+        """What the model multiplies its scores by."""
+        return getattr(self.hf.config, "logit_scale", 1.0) / getattr(self.hf.config, "logits_scaling", 1.0)
 
     def _block(self, layer: int) -> Any:
         return self._names[self._blocks[layer]]
