@@ -70,19 +70,15 @@ def distinct(raw: str, tokenizer: Any, beginning: int | None) -> list[Sentence]:
 def held_out(sentences: list[Sentence], beginning: int | None) -> Text:
     """The text whose prefixes are drawn where no validation text is given."""
     kept = {number: sentence for number, sentence in enumerate(sentences) if sentence.held_out}
-    return Text(
-        {n: s.tokens for n, s in kept.items()}, {n: s.document for n, s in kept.items()}, 1 if beginning is None else 0
-    )
+    documents = {n: s.document for n, s in kept.items()}
+    return Text({n: s.tokens for n, s in kept.items()}, documents, int(beginning is None))
 
 
 def given(mined: list[Sentence], other: list[Sentence], documents: int, beginning: int | None) -> Text:
     """The text whose prefixes are drawn where one is given: numbered after the mined text."""
     numbered = {len(mined) + number: sentence for number, sentence in enumerate(other)}
-    return Text(
-        {n: s.tokens for n, s in numbered.items()},
-        {n: documents + s.document for n, s in numbered.items()},
-        1 if beginning is None else 0,
-    )
+    own = {n: documents + s.document for n, s in numbered.items()}
+    return Text({n: s.tokens for n, s in numbered.items()}, own, int(beginning is None))
 
 
 class Predictions:
@@ -188,11 +184,8 @@ def check_predictions(
         assert prefix["final_top"] in allowed, f"{prefix}: {allowed}"
         own.append(
             {
-                "prefix": prefix["prefix"],
-                "sentence": prefix["sentence"],
-                "document": text.documents[prefix["sentence"]],
-                "position": j,
-                "next_token": tokens[j + 1],
+                **{"prefix": prefix["prefix"], "sentence": prefix["sentence"]},
+                **{"document": text.documents[prefix["sentence"]], "position": j, "next_token": tokens[j + 1]},
                 "final_top": prefix["final_top"] if len(allowed) > 1 else allowed.pop(),
             }
         )
@@ -309,13 +302,8 @@ def check_removals(
                 for removed, k in (("first", 0), ("last", j), ("random", drawn)):
                     rows.append(
                         {
-                            "layer": layer,
-                            "memory": memory,
-                            "sign": 1,
-                            "trigger_rank": trigger["rank"],
-                            "position": j,
-                            "removed": removed,
-                            "removed_position": k,
+                            **{"layer": layer, "memory": memory, "sign": 1, "trigger_rank": trigger["rank"]},
+                            **{"position": j, "removed": removed, "removed_position": k},
                             "coefficient": coefficient(layer, memory, list(prefix)),
                             "removed_coefficient": coefficient(layer, memory, list(prefix[:k] + prefix[k + 1 :])),
                         }

@@ -12,19 +12,8 @@ def triggers(rows: list[tuple[int, int, float, int, int | None]]) -> pl.DataFram
 
 
 def test_coefficients_that_differ_by_rounding_are_tied() -> None:
-    found = targets(
-        triggers(
-            [
-                (0, 1, 0.500009, 8, 40),  # within 1e-5: the lower sentence wins
-                (0, 1, 0.5, 2, 41),
-                (1, 1, 0.50002, 8, 42),  # not within
-                (1, 1, 0.5, 2, 43),
-                (2, 1, 200.001, 8, 44),  # a tie grows with the coefficient: 2e-3 here
-                (2, 1, 200.0, 2, 45),
-                (3, 1, 5.0, 6, 46),  # one sentence, two places: the higher rank
-                (3, 1, 5.0, 6, 47),
-            ]
-        ),
-        4,
-    )
-    assert found.target.tolist() == [41, 42, 45, 46]
+    tied = [(0, 1, 0.500009, 8, 40), (0, 1, 0.5, 2, 41)]  # within 1e-5: the lower sentence wins
+    apart = [(1, 1, 0.50002, 8, 42), (1, 1, 0.5, 2, 43)]
+    large = [(2, 1, 200.001, 8, 44), (2, 1, 200.0, 2, 45)]  # a tie grows with the coefficient: 2e-3 here
+    twice = [(3, 1, 5.0, 6, 46), (3, 1, 5.0, 6, 47)]  # one sentence, two places: the higher rank
+    assert targets(triggers([*tied, *apart, *large, *twice]), 4).target.tolist() == [41, 42, 45, 46]

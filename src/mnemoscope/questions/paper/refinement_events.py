@@ -114,7 +114,8 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     """`composition_distant` is null without people's judgements. Raises AtlasUnfinished without predictions."""
     rows, builder = Predictions(atlas), AnswerBuilder(QUESTION)
     for adding, read in ((builder.literal(), rows.literal()), (builder, rows)):
-        _add(adding, atlas, read)
+        if read is not None:
+            _add(adding, atlas, read)
     builder.add(None, "documents", rows.documents())
     judged = judgements(atlas)
     builder.add(None, "composition_distant", NOTHING if judged is None else majority_calls(judged)["distant"])
