@@ -200,9 +200,8 @@ def _at_work(names: tuple[str, str], scores: Tensor, first: Tensor, mean: Tensor
     return {name: tensor.cpu().numpy() for name, tensor in zip(names, numbers, strict=True)}
 
 
-<<<<<<< HEAD
 @torch.inference_mode()
-def _read_literal(targets: Ints, share: Share) -> dict[str, NDArray[Any]]:
+def _read_literal(targets: Ints, share: Share) -> Columns:
     scores, wanted = share.scores, torch.from_numpy(targets[share.vectors]).clamp(min=0)
     ranking = rank_tokens(scores, best=1, of=[wanted.to(scores.device)])
     tokens, best = (each[:, 0] for each in ranking.best)
@@ -213,12 +212,7 @@ def _read_literal(targets: Ints, share: Share) -> dict[str, NDArray[Any]]:
     }
 
 
-def _read_scores(
-    wanted: Targets, times: Sequence[tuple[tuple[str, str], Tensor]], share: Share
-) -> dict[str, NDArray[Any]]:
-=======
 def _read_scores(wanted: Targets, times: Sequence[tuple[tuple[str, str], Tensor]], share: Share) -> Columns:
->>>>>>> eb83e1587857e9b80ed6a6eed939c3294926d4bf
     """The columns of some memories; with factors `times [memory]` those at work, too."""
     scores, opposite, memories = share.scores, share.opposite, share.vectors
     with torch.inference_mode():
