@@ -138,7 +138,5 @@ def test_a_model_of_transformers_keeps_the_fingerprint_that_it_always_had():
     with torch.no_grad():
         for number, weight in enumerate(network.parameters()):
             weight.copy_((torch.arange(weight.numel()) % 64 / 64 - number / 8).view_as(weight))
-    assert (
-        load_model(network, tokenizer="ids").fingerprint
-        == "76732516ff09c2216d6581601a34f06482d6e9e0586c3ce12bca217998ebc5e1"
-    )
+    found = load_model(network, tokenizer="ids").fingerprint
+    assert found == "76732516ff09c2216d6581601a34f06482d6e9e0586c3ce12bca217998ebc5e1"

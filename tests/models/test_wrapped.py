@@ -11,13 +11,11 @@ from torch import Tensor, nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.nn.utils import parametrizations
 
-from mining.conftest import byte_tokenizer, odd_text
-from mining.equal_atlases import assert_equal_atlases
+from mining.conftest import byte_tokenizer
 from mnemoscope.errors import ModelUnsupported
-from mnemoscope.mining import mine
 from mnemoscope.models import load_model, overwrite_coefficients, read_coefficients
 from models.expert_models import build_mixture
-from models.test_probed import OPTIONS, load, network_of
+from models.test_probed import load, network_of
 
 IDS = torch.tensor([[1, 2, 3, 40, 5]])
 
@@ -107,13 +105,6 @@ def test_compiled_code_runs_compiled_when_nobody_reads() -> None:
     assert len(runs) == before > 0
     network(input_ids=IDS)
     assert len(runs) == 2 * before
-
-
-@pytest.mark.full
-def test_it_is_mined_as_the_plain_one(tmp_path: Path) -> None:
-    (tmp_path / "text.txt").write_text(odd_text())
-    one = mine(load(WAYS["compiled layers"](network_of("llama"))), tmp_path / "text.txt", out=tmp_path / "a", **OPTIONS)
-    assert_equal_atlases(one, mine(load(network_of("llama")), tmp_path / "text.txt", out=tmp_path / "b", **OPTIONS))
 
 
 @pytest.mark.parametrize("place", ["experts", "block"])
