@@ -65,9 +65,8 @@ def test_who_pushed_is_what_attribute_says(
     pushed = data(reader, **asked)["pushed"]
     for name in ("target", "against", "position", "difference", "direct", "residual_error", "heads"):
         assert pushed[name] == expected[name], name
-    assert numbers(pushed["memories"], "memory", "direct") == [
-        {name: row[name] for name in ("memory", "direct")} for row in expected["memories"] if row["direct"]
-    ]
+    direct = [row for row in expected["memories"] if row["direct"]]
+    assert numbers(pushed["memories"], "memory", "direct") == numbers(direct, "memory", "direct")
     whole = reader.get("/trace/cause.json", params={"prompt": PROMPT_TEXT, **asked}).json()["attribution"]
     for name in ("difference", "curve", "kept", "spearman", "frame"):
         assert whole[name] == expected[name], name
@@ -232,9 +231,8 @@ HOSTILE = "the cat </textarea><script>alert(1)</script>\"'><img src=x onerror=al
 def test_hostile_text_is_shown_and_never_markup(reader: TestClient, model: LanguageModel) -> None:
     answer = reader.get("/trace", params={"prompt": HOSTILE, "set": OFF, "generate": 1})
     assert answer.status_code == 200
-    audits = [
-        reader.get("/audit", params={"text": text, "alternatives": 19}) for text in (HOSTILE, f"{HOSTILE} cat" * 9)
-    ]
+    texts = (HOSTILE, f"{HOSTILE} cat" * 9)
+    audits = [reader.get("/audit", params={"text": text, "alternatives": 19}) for text in texts]
     assert [one.status_code for one in audits] == [200, 400]
     for shown in (Parts(one.text) for one in (answer, *audits)):
         assert len([at for tag, at in shown.found if tag in ("script", "img")]) == 1
@@ -343,9 +341,8 @@ def test_the_causal_check_is_that_of_tracing(reader: TestClient, model: Language
     text = " ".join(Parts(reader.get("/L1.M4/causal").text).text.split())
     assert "What L1.M4 does at its own triggers" in text
     assert "·mat" in text
-    shift = next(
-        row for row in expected["rows"] if (row["measure"], row["of"]) == ("own_tokens_probability", "difference")
-    )
+    measured = {(row["measure"], row["of"]): row for row in expected["rows"]}
+    shift = measured["own_tokens_probability", "difference"]
     sentence = "Nothing can be told" if shift["low"] is None or shift["low"] <= 0 <= shift["high"] else "become less"
     assert sentence in text
     for name, status in (("L1.M99", 404), ("L9.M0", 404), ("x", 404), ("L0.M5", 400)):
