@@ -75,31 +75,11 @@ def test_what_alone_makes_the_prediction_has_all_of_it(who: str, other: str, tmp
 
 # Two prefixes, of positions 1 and 4, whose final tokens are 7 and 8; layer 1 has no attention at the first one.
 # Logits, their means over all tokens, and those of the other prefix's final token:
-WHOLE: dict[int, dict[str, float | None]] = {
-    0: {
-        "final_logit": 8,
-        "final_logit_mean": 2,
-        "embedding_logit": 3,
-        "embedding_logit_mean": 1,
-        "embedding_logit_other": 2,
-        "bias_logit": 0.5,
-        "bias_logit_mean": 0.25,
-        "rest_logit": 0.5,
-        "rest_logit_mean": 0.25,
-        "other_top": 8,
-        "other_next_token": 2,
-    },
-    1: {
-        "final_logit": 4,
-        "final_logit_mean": 2,
-        "embedding_logit": 1,
-        "embedding_logit_mean": 0.5,
-        "embedding_logit_other": 0.5,
-        "bias_logit": 0.5,
-        "rest_logit_mean": -0.25,
-        "other_top": 7,
-        "other_next_token": 1,
-    },
+PARTS = ("final_logit", "final_logit_mean", "embedding_logit", "embedding_logit_mean", "embedding_logit_other")
+REST = ("bias_logit", "bias_logit_mean", "rest_logit", "rest_logit_mean", "other_top", "other_next_token")
+WHOLE: dict[int, dict[str, float]] = {
+    0: dict(zip(PARTS + REST, (8, 2, 3, 1, 2, 0.5, 0.25, 0.5, 0.25, 8, 2), strict=True)),
+    1: dict(zip(PARTS + REST, (4, 2, 1, 0.5, 0.5, 0.5, 0, 0, -0.25, 7, 1), strict=True)),
 }
 ATTENTION = ("attention_logit", "attention_logit_mean", "attention_logit_other", "attention_norm", "attended")
 FFN = ("ffn_logit", "ffn_logit_mean", "ffn_logit_other", "ffn_norm", "effective")

@@ -28,12 +28,8 @@ OTHERS = ["the", "of", "cat", "dog", "bird", "sat", "ran", "mat", "far"]
 def test_the_numbers_are_those_worked_out_by_hand(tmp_path: Path) -> None:
     """Sentence s is that of rank s: memory 0 has triggers in sentences 0 to 3, memory 1 in 0 and 1."""
     documents = [(False, 32, [0]), (False, 5, [1]), (False, 32, [2]), (False, 0, [3]), (True, 32, []), (True, 8, [])]
-    atlas = build_answers(
-        tmp_path,
-        triggers={0: [(0, 1)] * 4 + [(1, 1)] * 2},
-        memorised=documents,
-        prefixes=[(number, 0, 1, 1) for number in range(4)],
-    )
+    triggers, prefixes = {0: [(0, 1)] * 4 + [(1, 1)] * 2}, [(number, 0, 1, 1) for number in range(4)]
+    atlas = build_answers(tmp_path, triggers=triggers, memorised=documents, prefixes=prefixes)
     found = ms.answer(atlas, "memorised")
     assert numbers(found, "extractable") == {None: 0.5}
     assert numbers(found, "extractable", "count") == {None: 4}

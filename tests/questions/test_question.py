@@ -9,17 +9,9 @@ from mnemoscope.questions.question import EMPTY, Answer, Claim, Number, Paper, Q
 
 CLAIM = Claim("it is half", "50 %", "half", "share", "at least half", by="whole")
 PAPER = Paper(figure="Figure 9", section="9", question="How much?", claims=(CLAIM,))
-ASKED = Question(
-    "asked",
-    title="a title",
-    paper=PAPER,
-    main="half",
-    headline=("half", "whole"),
-    layer_page=("whole",),
-    nothing="-",
-    numbers=(Number("half", "share"), Number("whole", "number"), Number("whole_again", "rank", "a label", "alone")),
-    interval="-",
-)
+NUMBERS = (Number("half", "share"), Number("whole", "number"), Number("whole_again", "rank", "a label", "alone"))
+SHOWN = {"main": "half", "headline": ("half", "whole"), "layer_page": ("whole",)}
+ASKED = Question("asked", title="a title", paper=PAPER, nothing="-", numbers=NUMBERS, interval="-", **SHOWN)  # type: ignore[arg-type]
 
 
 def test_a_number_is_called_by_its_label_or_its_name() -> None:
@@ -77,10 +69,8 @@ def test_rows_are_those_of_the_layers_in_order_and_the_total_stands_alone() -> N
     ]
     assert [dict(row.own) for row in ANSWER.rows("half")] == [{"own": "none"}, {"own": "six"}]
     assert ANSWER.rows("whole") == ANSWER.rows("unknown") == []
-    own = {"own": "all"}
-    assert ANSWER.total("half") == Row(
-        value=0.5, count=9, low=0.25, high=0.75, layer=None, name="half", own=own, form="share"
-    )
+    whole = {"layer": None, "name": "half", "own": {"own": "all"}, "form": "share"}
+    assert ANSWER.total("half") == Row(value=0.5, count=9, low=0.25, high=0.75, **whole)  # type: ignore[arg-type]
     assert ANSWER.total("whole_again") is None
     assert ANSWER.at("half", 6) == ANSWER.rows("half")[1]
     assert ANSWER.at("half", 5) is None

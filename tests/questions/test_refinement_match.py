@@ -40,10 +40,8 @@ def test_growth_a_layer_above_the_first_upper_one_and_below(tmp_path: Path) -> N
     tops = {0: (7, 0, 0, 0), 5: (7, 8, 0, 0), 7: (7, 8, 9, 9)}
     prefixes = [(document, *rest) for document in (0, 1) for _, *rest in PREFIXES]
     predictions = {(p, layer): {"residual_top": top[p % 4]} for layer, top in tops.items() for p in range(8)}
-    found = answer(
-        build_answers(tmp_path, model_layers=8, prefixes=prefixes, predictions=predictions),
-        "refinement_match",  # type: ignore[arg-type]
-    )
+    atlas = build_answers(tmp_path, model_layers=8, prefixes=prefixes, predictions=predictions)  # type: ignore[arg-type]
+    found = answer(atlas, "refinement_match")
     # 50 points in two layers, 25 in five; every resample says the same.
     for column in ("value", "low", "high"):
         assert numbers(found, "match_growth_upper_minus_lower", column) == {None: pytest.approx(0.5 / 2 - 0.25 / 5)}

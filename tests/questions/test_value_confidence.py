@@ -36,24 +36,13 @@ def test_the_hundred_most_confident_values(tmp_path: Path) -> None:
     """60 of layer 0 and 60 of layer 1 (upper: ceil(20 / 16) is 2, so none) ... so the model has two layers more."""
     sure = [value(0.9, right=memory < 30, norm=2.0) for memory in range(60)]
     equal = [value(0.5, norm=1.0) for _ in range(60)]
-    atlas = build_answers(
-        tmp_path,
-        memories=60,
-        model_layers=2,
-        values={0: equal, 1: [(6, None, None, 0.5, 1.0, None)] * 60},
-        triggers={0: [], 1: []},
-    )
+    values: dict[int, list[Value]] = {0: equal, 1: [(6, None, None, 0.5, 1.0, None)] * 60}
+    atlas = build_answers(tmp_path, memories=60, model_layers=2, values=values, triggers={0: [], 1: []})
     assert numbers(answer(atlas, "value_confidence"), "top100_upper_layers") == {None: 0.0}
-    atlas = build_answers(
-        tmp_path / "again",
-        memories=60,
-        model_layers=3,
-        values={0: equal, 2: sure},  # all 60 of layer 2, then the first 40 of layer 0
-        triggers={
-            0: [(0, 6), (0, 9), (0, None), (0, 6), *[(39, 9)] * 50, (39, 6), (41, 6)],  # M39: too late; M41: not asked
-            2: [(5, 6), (6, 7)],
-        },
-    )
+    values = {0: equal, 2: sure}  # all 60 of layer 2, then the first 40 of layer 0
+    first = [(0, 6), (0, 9), (0, None), (0, 6), *[(39, 9)] * 50, (39, 6), (41, 6)]  # M39: too late; M41: not asked
+    triggers = {0: first, 2: [(5, 6), (6, 7)]}
+    atlas = build_answers(tmp_path / "again", memories=60, model_layers=3, values=values, triggers=triggers)
     found = answer(atlas, "value_confidence")
     assert numbers(found, "top100_upper_layers") == {None: 0.6}
     assert numbers(found, "top100_upper_layers", "count") == {None: 100}

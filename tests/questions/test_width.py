@@ -220,15 +220,8 @@ def test_where_usefulness_is_shuffled_random_memories_cost_as_much(
     (tmp_path / "text.txt").write_text(odd_text(150, seed=1))
     hf = build_tiny("gpt2-relu", n_layer=1)
     model = load_model(hf, tokenizer=byte_tokenizer(bos_token="<|endoftext|>"))
-    out = mine(
-        model,
-        tmp_path / "text.txt",
-        out=tmp_path / "atlas",
-        split="line",
-        removals=0,
-        validation=tmp_path / "text.txt",
-        prefixes=40,
-    )
+    text, asked = tmp_path / "text.txt", {"split": "line", "removals": 0, "prefixes": 40}
+    out = mine(model, text, out=tmp_path / "atlas", validation=text, **asked)
     asked = pass_of(out, model)
     for cut in asked.steps.cuts:
         asked.take(cut)
@@ -255,7 +248,5 @@ def pass_of(out: Path, model: Any) -> Any:
 
 
 def test_an_atlas_without_the_table_names_the_command(tmp_path: Path) -> None:
-    model = load_model(build_tiny("gpt2-relu"), tokenizer=byte_tokenizer(bos_token="<|endoftext|>"))
-    out = mined_text(model, tmp_path, odd_text(20), removals=0)
     with pytest.raises(ms.errors.AtlasUnfinished, match="extend"):
-        ms.answer(out, "width")
+        ms.answer(build_answers(tmp_path, triggers={0: [(0, 1)]}), "width")
