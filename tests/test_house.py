@@ -309,22 +309,12 @@ PRIVATE_DOORS = {
     "accelerate": {"_hf_hook", "_old_forward"},
     "bitsandbytes": {"_convert_weight_packed_for_cpu_inverse"},
     "torch": {
-        "_buffers",
-        "_forward_hooks",
-        "_forward_pre_hooks",
-        "_global_forward_hooks",
-        "_global_forward_pre_hooks",
-        "_modules",
-        "_non_persistent_buffers_set",
-        "_parameters",
-        "_version",
+        *("_buffers", "_forward_hooks", "_forward_pre_hooks", "_global_forward_hooks", "_global_forward_pre_hooks"),
+        *("_modules", "_non_persistent_buffers_set", "_parameters", "_version"),
     },
     "transformers": {
-        "_apply_gate",
-        "_attn_implementation",
-        "_attn_implementation_internal",
-        "_checkpoint_conversion_mapping",
-        "_no_split_modules",
+        *("_apply_gate", "_attn_implementation", "_attn_implementation_internal"),
+        *("_checkpoint_conversion_mapping", "_no_split_modules"),
     },
 }
 """Private names of other libraries; docs/decisions.md, "The house", says which are doors that change something."""
@@ -344,9 +334,8 @@ def test_private_names_of_other_libraries_are_listed() -> None:
             elif isinstance(node, ast.ImportFrom) and not (node.module or "").startswith("mnemoscope"):
                 used = [alias.name for alias in node.names]
             elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in PATCHING:
-                used = [
-                    each.value for each in node.args if isinstance(each, ast.Constant) and isinstance(each.value, str)
-                ]
+                constants = [each.value for each in node.args if isinstance(each, ast.Constant)]
+                used = [each for each in constants if isinstance(each, str)]
             else:
                 continue
             found |= {name for name in used if re.match("_[^_]", name)} - own

@@ -29,18 +29,8 @@ def test_names_as_they_are_written() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "L10",
-        "M222",
-        "10.222",
-        "L10.M",
-        "l10.m222",
-        "L-1.M2",
-        "L1.M2.E3",
-        "L1.M2 L1.M3",
-        "L1.M1000000000",
-        "L\u0661.M\u0662",
-        "L1.M\u00b2",
+        *("", "L10", "M222", "10.222", "L10.M", "l10.m222", "L-1.M2", "L1.M2.E3", "L1.M2 L1.M3", "L1.M1000000000"),
+        *("L\u0661.M\u0662", "L1.M\u00b2"),
         pytest.param("9" * 5_000, id="5,000 digits"),
     ],
 )

@@ -259,16 +259,8 @@ def test_the_command_prints_the_document_of_the_contract(capsys: Any, tmp_path: 
     asked = ["--other-prompt", "the new", "--for", " mat", "--against", " house", "--json"]
     assert main(["diff", "handmade:planted", "the old", *asked]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert set(found) >= {
-        "prompts",
-        "tokens",
-        "difference",
-        "parts",
-        "residual_error",
-        "memories",
-        "patched",
-        "turns_at",
-    }
+    names = {"prompts", "tokens", "difference", "parts", "residual_error", "memories", "patched", "turns_at"}
+    assert set(found) >= names
     assert found["made_by"]["seed"] == 0
     (tmp_path / "p.jsonl").write_text('{"prompt": "the old"}\n{"text": 1}\n')
     for verb in ("diff", "attribute"):  # before the model, which there is not, is looked for

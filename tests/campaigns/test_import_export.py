@@ -100,18 +100,9 @@ def test_jsonl_holds_values_and_csv_opens_as_a_table(standing: Store, tmp_path: 
 
 
 # What somebody wrote, and the cell that it becomes.
-CELLS = {
-    "=1+1": "'=1+1",
-    "+1": "'+1",
-    "-1": "'-1",
-    "@SUM(A1)": "'@SUM(A1)",
-    "= of": "'= of",
-    "'=2": "''=2",
-    "''-1": "'" * 3 + "-1",
-    "'s at the end": "'s at the end",
-    "'": "'",
-    "a = b": "a = b",
-}
+AS_THEY_ARE = ("'s at the end", "'", "a = b")
+CELLS = {text: f"'{text}" for text in ("=1+1", "+1", "-1", "@SUM(A1)", "= of", "'=2", "''-1")}
+CELLS |= {text: text for text in AS_THEY_ARE}
 
 
 def test_no_cell_is_a_formula_and_every_word_comes_back(shared_atlas: Atlas, tmp_path: Path) -> None:

@@ -73,17 +73,8 @@ def store(shared_atlas: Atlas, swift: Path) -> Iterator[Store]:
 def test_figure_2_from_people(judged: Store) -> None:
     figure = results(judged).figure
     # L0.M0, of 25 prefixes: Ada 5 shallow, 5 both, 5 semantic, 10 none; Ben 5 shallow, 20 none.
-    expected = {
-        "shallow_only": 5 / 25,
-        "both": (5 / 25 + 0) / 2,
-        "semantic_only": (5 / 25 + 0) / 2,
-        "none": (10 + 20) / 50,
-        "covered": 20 / 50,
-        "shallow": (10 + 5) / 50,
-        "semantic": 10 / 50,
-        "keys_with_pattern": 1.0,
-        "patterns_per_key": 1.5,
-    }
+    expected = {"shallow_only": 5 / 25, "both": 5 / 50, "semantic_only": 5 / 50, "none": 30 / 50, "covered": 20 / 50}
+    expected |= {"shallow": 15 / 50, "semantic": 10 / 50, "keys_with_pattern": 1.0, "patterns_per_key": 1.5}
     assert {name: value(figure, name, 0) for name in expected} == {n: pytest.approx(v) for n, v in expected.items()}
     assert value(figure, "keys_with_pattern", 1) == 0.0
     assert value(figure, "none", 1) == 1.0
@@ -197,25 +188,15 @@ def test_what_people_call_compositions_is_in_the_folder_too(tmp_path: Any) -> No
         assert read_verdicts(atlas.path) is not None
         store.start_campaign(keys_per_layer=1)
         ada, ben = someone(store, "Ada"), someone(store, "Ben")
-        for who, case, verdict in (
-            (ada, 10, "related"),
-            (ada, 10, "none"),
-            (ada, 11, "related"),
-            (ada, 11, "distant"),
-            (ada, 12, "related"),
-            (ben, 12, "distant"),
-            (ben, 13, "related"),
-        ):
+        hers = ((10, "related"), (10, "none"), (11, "related"), (11, "distant"), (12, "related"))
+        his = ((12, "distant"), (13, "related"))
+        for who, case, verdict in (*((ada, *one) for one in hers), *((ben, *one) for one in his)):
             store.judge(code_of(store, "case", 1, case), who, verdict=verdict)
         compositions = results(store).compositions
     found = read_verdicts(atlas.path)
     assert found is not None
-    assert found.rows() == [
-        (11, "Ada", "distant"),
-        (12, "Ada", "related"),
-        (12, "Ben", "distant"),
-        (13, "Ben", "related"),
-    ]
+    expected = [(11, "Ada", "distant"), (12, "Ada", "related"), (12, "Ben", "distant"), (13, "Ben", "related")]
+    assert found.rows() == expected
     shares = {name: one.value for name, one in majority_calls(found).items()}
     assert shares == {"related": 1 / 3, "distant": 1 / 3, "split": 1 / 3}
     assert dict(compositions.select("name", "value").rows()) == shares

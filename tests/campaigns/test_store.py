@@ -201,10 +201,8 @@ def test_nobody_sees_others_before_handing_in_and_nothing_changes_after(store: S
     assert store.hand_in(ada).again
     assert store.progress(ada).handed_in
     assert [(said.author, said.patterns[0].description) for said in store.others(key, ada)] == [("Ben", "ends alike")]
-    assert [(said.author, said.verdict) for said in store.others(case, host)] == [
-        ("Ada", "related"),
-        ("Ben", "related"),
-    ]
+    verdicts = [(said.author, said.verdict) for said in store.others(case, host)]
+    assert verdicts == [("Ada", "related"), ("Ben", "related")]
     for change in (
         lambda: shallow(store, key, ada, pattern=0),
         lambda: store.finish(key, ada, done=False),
@@ -278,10 +276,7 @@ def test_invitations(store: Store) -> None:
 def test_what_people_said_is_never_changed_or_deleted(store: Store, table: str, statement: str) -> None:
     ada = someone(store)
     finish_all(store, ada)
-    with (
-        pytest.raises(AnnotationError, match=rf"{table} only grows: nothing in it is changed or deleted"),
-        store.database.writing() as connection,
-    ):
+    with pytest.raises(AnnotationError, match=f"{table} only grows"), store.database.writing() as connection:
         connection.execute(statement.format(table))
 
 
@@ -299,16 +294,8 @@ def test_nothing_is_replaced(store: Store) -> None:
 
 def test_a_clock_that_was_set_back_does_not_make_an_old_judgement_the_latest(store: Store) -> None:
     ada, code = someone(store), codes(store, "key")[0]
-    row = {
-        "author": "Ada",
-        "made_at": "2999-01-01T00:00:00.000000+00:00",
-        "pattern": 0,
-        "kind": "shallow",
-        "description": "from a wrong clock",
-        "triggers": "[0, 1, 2]",
-        "key": "x" * 8,
-        "control": 0,
-    }
+    row = {"author": "Ada", "made_at": "2999-01-01T00:00:00.000000+00:00", "pattern": 0, "kind": "shallow"}
+    row |= {"description": "from a wrong clock", "triggers": "[0, 1, 2]", "key": "x" * 8, "control": 0}
     with store.database.writing() as connection:
         item = connection.execute("SELECT id AS item, layer, memory FROM items WHERE code = ?", (code,)).fetchone()
         insert(connection, "judgements", row | dict(item))

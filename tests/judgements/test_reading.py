@@ -41,9 +41,8 @@ def database(folder: Path, rows: list[tuple[Any, ...]] = ROWS, *, script: str = 
 def test_the_latest_judgement_of_an_author_on_a_pattern_counts(tmp_path: Path) -> None:
     found = read_judgements(database(tmp_path))
     assert found is not None
-    assert found.select(
-        "layer", "memory", "control", "author", "pattern", "kind", "description", "triggers"
-    ).rows() == [
+    columns = ("layer", "memory", "control", "author", "pattern", "kind", "description", "triggers")
+    assert found.select(*columns).rows() == [
         (0, 3, True, "Ada", 0, "none", "", []),
         (1, 7, False, "Ada", 0, "both", "part of something", [0, 1, 4, 6]),
         # 12:00 at two hours east of Greenwich is 10:00, before 10:05.
@@ -73,7 +72,7 @@ def test_no_file_and_no_judgement(tmp_path: Path) -> None:
     found = read_judgements(database(tmp_path, []))
     assert found is not None
     assert found.is_empty()
-    assert found.columns == [
+    expected = [
         "author",
         "made_at",
         "layer",
@@ -85,6 +84,7 @@ def test_no_file_and_no_judgement(tmp_path: Path) -> None:
         "triggers",
         "sampled",
     ]
+    assert found.columns == expected
 
 
 def test_unknown_tables_and_columns_are_passed_over(tmp_path: Path) -> None:
@@ -123,20 +123,20 @@ def test_a_file_cut_in_half(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "error", "said"),
+    ("version", "said"),
     [
-        ("UPDATE annotations_version SET version = 2;", AtlasDamaged, "has version 2, expected 1"),
-        ("UPDATE annotations_version SET version = 0;", AtlasDamaged, "has version 0, expected 1"),
-        ("DELETE FROM annotations_version;", AtlasDamaged, "has version none, expected 1"),
-        ("ALTER TABLE judgements DROP COLUMN kind;", AtlasDamaged, "no such column: judgements.kind"),
-        ("INSERT INTO annotations_version VALUES (1);", AtlasDamaged, "has version 1 and 1, expected 1"),
-        ("UPDATE annotations_version SET version = '1.5x';", AtlasDamaged, "has version 1.5x, expected 1"),
-        ("DROP TABLE judgements;", AtlasDamaged, "is not a database of annotations"),
-        ("DROP TABLE annotations_version;", AtlasDamaged, "is not a database of annotations"),
+        ("UPDATE annotations_version SET version = 2;", "has version 2, expected 1"),
+        ("UPDATE annotations_version SET version = 0;", "has version 0, expected 1"),
+        ("DELETE FROM annotations_version;", "has version none, expected 1"),
+        ("ALTER TABLE judgements DROP COLUMN kind;", "no such column: judgements.kind"),
+        ("INSERT INTO annotations_version VALUES (1);", "has version 1 and 1, expected 1"),
+        ("UPDATE annotations_version SET version = '1.5x';", "has version 1.5x, expected 1"),
+        ("DROP TABLE judgements;", "is not a database of annotations"),
+        ("DROP TABLE annotations_version;", "is not a database of annotations"),
     ],
 )
-def test_other_versions(tmp_path: Path, version: str, error: type[Exception], said: str) -> None:
-    refused(database(tmp_path, [], script=SCHEMA + version), error, said)
+def test_other_versions(tmp_path: Path, version: str, said: str) -> None:
+    refused(database(tmp_path, [], script=SCHEMA + version), AtlasDamaged, said)
 
 
 @pytest.mark.parametrize(
@@ -147,12 +147,8 @@ def test_other_versions(tmp_path: Path, version: str, error: type[Exception], sa
         (3, "seven", "judgement 1: memory is 'seven'"),
         (4, 2, "control is 2"),
         (6, "deep", "kind is 'deep', not one of shallow, semantic, both, none"),
-        (8, "[0, 1.5]", "not a list of ranks"),
         (8, "0, 1", "judgement 1: "),
-        (8, '{"0": 1}', "not a list of ranks"),
-        (8, "[true]", "not a list of ranks"),
-        (8, "[-1]", "not a list of ranks"),
-        (8, "[32768]", "not a list of ranks"),
+        *((8, text, "not a list of ranks") for text in ("[0, 1.5]", '{"0": 1}', "[true]", "[-1]", "[32768]")),
         (2, 2**15, "layer is 32768"),
         (3, 2**31, "memory is 2147483648"),
         (5, -1, "pattern is -1"),
