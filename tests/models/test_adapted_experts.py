@@ -130,8 +130,7 @@ def test_stacks_that_bitsandbytes_has_packed(name: str) -> None:
             parametrize.replace_parameter_4bit(block.mlp.experts, stack)
             getattr(plain.mlp.experts, stack).data.copy_(getattr(block.mlp.experts, stack))
     model, twin = load(network), load(wide)
-    assert (model.probed, twin.probed) == (True, False)
-    assert model.sizes == twin.sizes
+    assert (model.probed, twin.probed, model.sizes) == (True, False, twin.sizes)
     for layer, found in read(model, IDS).items():
         assert torch.equal(model.values(layer), twin.values(layer))
         torch.testing.assert_close(found, HandRead(wide, name).read(IDS)[0][layer], atol=1e-5, rtol=1e-5)

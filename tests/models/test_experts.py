@@ -46,15 +46,13 @@ def test_coefficients_and_values_are_those_of_the_loop(mixture: str, tokenizer: 
     found = read(model, IDS)
     for layer in range(model.sizes.layers):
         numbering = model.numbering(layer)
-        assert list(numbering.widths) == hand.widths(layer)
-        assert (numbering.routed is None) == (layer in case.dense)
+        assert (list(numbering.widths), numbering.routed is None) == (hand.widths(layer), layer in case.dense)
         torch.testing.assert_close(found[layer], expected[layer], atol=1e-5, rtol=1e-5)
         assert torch.equal(blocks[layer].coefficients[0], found[layer])
         assert torch.equal(model.values(layer), hand.values(layer))
         assert (model.up_keys(layer) is None) is not case.gated
         if numbering.routed is None:
-            assert blocks[layer].weights is None
-            assert model.memories_at_once(layer) == numbering.count
+            assert (blocks[layer].weights, model.memories_at_once(layer)) == (None, numbering.count)
         else:
             chosen = int((weights[layer][:, :EXPERTS] != 0).sum(1).max())
             assert model.memories_at_once(layer) == chosen * WIDTH + sum(hand.widths(layer)[EXPERTS:])

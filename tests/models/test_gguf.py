@@ -50,12 +50,10 @@ def test_a_file_is_the_model_of_its_rounded_weights(kind: str, tmp_path: Path) -
     source = written(tmp_path / "model.gguf", kind)
     model, twin = load_model(source), load_model(rounded(kind), tokenizer=byte_tokenizer(rows=ROWS))
     assert (model.source, model.spec, model.hub) == (source, "model", None)
-    assert (model.family, model.probed, model.dtype) == ("llama", False, torch.float32)
-    assert model.sizes == twin.sizes
+    assert (model.family, model.probed, model.dtype, model.sizes) == ("llama", False, torch.float32, twin.sizes)
     same_numbers(model, twin)
     text = ["the cat sat on the mat", " x<|endoftext|>y", "Straße\n"]
-    assert model.encode(text) == twin.encode(text)
-    assert model.beginning.token == 0
+    assert (model.encode(text), model.beginning.token) == (twin.encode(text), 0)
     shutil.copy(source, tmp_path / "elsewhere.gguf")
     assert load_model(str(tmp_path / "elsewhere.gguf")).fingerprint == model.fingerprint
     assert load_model(source, dequantize=True).fingerprint == model.fingerprint

@@ -180,8 +180,7 @@ def test_loading_is_silent(saved, capfd):
     logging.enable_progress_bar()
     before = logging.get_verbosity()
     load_model(str(saved)).logits(torch.tensor([[0, 0]]))
-    assert capfd.readouterr() == ("", "")
-    assert logging.get_verbosity() == before
+    assert (capfd.readouterr(), logging.get_verbosity()) == (("", ""), before)
     assert logging.is_progress_bar_enabled()
 
 
@@ -215,8 +214,7 @@ def test_models_of_the_hub_without_a_tokenizer_or_with_other_names(hub_of, saved
         assert message.startswith(f"{name!r} holds no tokenizer")
         assert message.endswith("or mine token ids (ids_field, or tokenizer='ids')")
         ids = load_for_ids(name)
-        assert ids.opening.tokenizer == "ids"
-        assert ids.encode(["3 1 4"]) == [[3, 1, 4]]
+        assert (ids.opening.tokenizer, ids.encode(["3 1 4"])) == ("ids", [[3, 1, 4]])
     with pytest.raises(ModelNotFound, match="no tokenizer 'me/none'"):
         load_for_ids(name, tokenizer="me/none")
     (saved / "model.safetensors").unlink()

@@ -145,8 +145,7 @@ def test_windows_put_together_are_the_text(text: str) -> None:
     tokens = PythonTokens(Letters())
     ids = tokens.encode([text])[0]
     cut = cut_windows(text, ids, offsets=spans_of(text, tokens), longest=4)
-    assert "".join(part for part, _ in cut) == text
-    assert [token for _, own in cut for token in own] == ids
+    assert ("".join(part for part, _ in cut), [token for _, own in cut for token in own]) == (text, ids)
 
 
 def test_special_strings_are_plain_text_and_other_added_tokens_are_found() -> None:

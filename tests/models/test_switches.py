@@ -150,8 +150,7 @@ def test_the_last_thread_to_leave_puts_back() -> None:
         entered.wait()
         entered.wait()
         thread.join(60)
-        assert seen == [torch.float32]
-        assert torch.get_default_dtype() == torch.float64
+        assert (seen, torch.get_default_dtype()) == ([torch.float32], torch.float64)
     finally:
         torch.set_default_dtype(torch.float32)
 
@@ -193,8 +192,7 @@ def test_an_atlas_and_a_trace_do_not_depend_on_the_process(tmp_path: Path) -> No
         other = everything(tmp_path / "other")
         assert torch.get_default_device().type == "meta"
     assert plain[0].keys() == other[0].keys()
-    assert [name for name in plain[0] if plain[0][name] != other[0][name]] == []
-    assert plain[1] == other[1]
+    assert ([name for name in plain[0] if plain[0][name] != other[0][name]], plain[1]) == ([], other[1])
     assert plain[2].equals(other[2])
 
 

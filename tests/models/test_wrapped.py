@@ -178,8 +178,7 @@ def test_a_module_of_somebody_s_own_is_what_it_makes_of_unit_vectors(kind: Any) 
             own.mlp.down_proj.weight.copy_(made)
             own.mlp.down_proj.bias = bias
     model, twin = load(network), load(wide)
-    assert (model.probed, twin.probed) == (True, False)
-    assert model.sizes.ffn_parameters == twin.sizes.ffn_parameters
+    assert (model.probed, twin.probed, model.sizes.ffn_parameters) == (True, False, twin.sizes.ffn_parameters)
     for number in range(model.sizes.layers):
         torch.testing.assert_close(model.values(number), twin.values(number), atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(model.logits(IDS), twin.logits(IDS))

@@ -94,8 +94,7 @@ def terminal() -> Iterator[None]:
 
 @pytest.mark.usefixtures("terminal")
 def test_a_trace_in_a_terminal() -> None:
-    assert TRACE.text(memories=2) == TEXT
-    assert TRACE.text(position=-1, memories=2) == TEXT
+    assert (TRACE.text(memories=2), TRACE.text(position=-1, memories=2)) == (TEXT, TEXT)
     assert "   3.1% +L0.M5 → the" in str(TRACE)
     assert "M12" not in TRACE.text(position=0)
     changes = (Intervention(MemoryId(0, 3)), Intervention(MemoryId(1, 2), "scale", 2.0))
@@ -229,8 +228,7 @@ def test_a_comparison_in_a_terminal() -> None:
         {"layer": 1, "position": 1, "ffn": the},
     ]
     found = compared.to_dict()
-    assert found["interventions"] == ["L0.M3=0"]
-    assert list(found["generation"]) == ["before"]
+    assert (found["interventions"], list(found["generation"])) == (["L0.M3=0"], ["before"])
     assert replace(compared, generated_before=None).to_dict()["generation"] is None
 
 

@@ -97,8 +97,7 @@ def test_a_campaign_from_the_first_form_to_the_results(boss: Reader, ada: Reader
         finish_all(reader)
         assert reader.json("/annotate/work")["progress"]["complete"]
         reader.post("/annotate/hand-in")
-    page = boss.page("/annotate")
-    assert page.count("handed in") >= 2
+    assert boss.page("/annotate").count("handed in") >= 2
     found = boss.json("/annotate/results")
     alarm = next(one for one in found["controls"] if one["name"] == "controls_with_pattern")
     assert (alarm["value"], alarm["count"]) == (1.0, 10), "both saw patterns in all five controls"
@@ -186,8 +185,7 @@ def test_forms_work_without_script(ada: Reader, atlas: Path) -> None:
     stored = {"kind": "semantic", "description": "three", "marks": [9, 8, 7], "pattern": "1"}
     ada.sent(f"{place}/finish", stored)
     assert len([one for one in rows(atlas) if one["event"] == "judgement"]) == 2, "nothing new, so nothing stored"
-    answer = ada.sent(f"/annotate/items/{following}/none", {"key": "form-0003"})
-    assert answer.status_code == 303
+    assert ada.sent(f"/annotate/items/{following}/none", {"key": "form-0003"}).status_code == 303
     assert "You found no pattern here" in ada.page(f"/annotate/items/{following}")
 
 
@@ -199,8 +197,7 @@ def test_a_post_without_the_form_s_token_is_refused(boss: Reader, ada: Reader, a
         assert boss.web.post(f"/annotate/{path}", data={"name": "Eve"}, headers=JSON).status_code == 403, path
     form, foreign = {"name": "Eve", "csrf": boss.csrf}, JSON | {"origin": "http://evil.example"}
     assert boss.web.post("/annotate/invite", data=form, headers=foreign).status_code == 403
-    assert [one["name"] for one in boss.json("/annotate")["people"]] == ["Ada"]
-    assert rows(atlas) == []
+    assert ([one["name"] for one in boss.json("/annotate")["people"]], rows(atlas)) == (["Ada"], [])
 
 
 @pytest.mark.parametrize(
@@ -278,15 +275,13 @@ def test_looking_at_a_memory_to_judge_it_stores_nothing(atlas: Path) -> None:
     for _ in range(2):
         shown = boss.json("/L0.M1/annotate")
         boss.page("/L0.M1/annotate")
-    assert boss.web.get("/annotate/items/L0.M1").headers["location"] == "/L0.M1/annotate"
-    assert items() == 0
+    assert (boss.web.get("/annotate/items/L0.M1").headers["location"], items()) == ("/L0.M1/annotate", 0)
     assert (shown["code"], len(shown["prefixes"]) > 3, shown["patterns"]) == ("L0.M1", True, [])
     save(boss, "L0.M1")
     assert items() == 1
     again = boss.json("/L0.M1/annotate")
     # Browsers keep drafts under the code, which therefore stays.
-    assert again["code"] == "L0.M1"
-    assert again["prefixes"] == shown["prefixes"]
+    assert (again["code"], again["prefixes"]) == ("L0.M1", shown["prefixes"])
     assert [one["description"] for one in again["patterns"]] == ["ends alike"]
     wrong = boss.post("/annotate/items/L0.M1/save", {**GOOD, "marks": [0]}, status=409)
     assert "1 prefix" in wrong["message"] or "1 prefixes" in wrong["message"]
@@ -319,8 +314,7 @@ def test_another_site_s_link_asks_before_the_browser_is_an_annotator_s(boss: Rea
     answer = boss.web.post("/annotate/join", data=found, headers={"sec-fetch-site": "same-origin"})
     assert (answer.status_code, answer.headers["location"]) == (303, "/annotate/work")
     assert "Eve" in boss.page("/annotate/work")
-    wrong = boss.web.post("/annotate/join", data={**found, "invitation": "guessed"})
-    assert wrong.status_code == 401
+    assert boss.web.post("/annotate/join", data={**found, "invitation": "guessed"}).status_code == 401
     # Typed, kept as a bookmark, or opened from a mail program: nothing is asked.
     typed = Reader(boss.web.app).web.get(link, headers={"sec-fetch-site": "none", "sec-fetch-dest": "document"})
     assert (typed.status_code, "mnemoscope_judge" in typed.headers["set-cookie"]) == (303, True)

@@ -64,7 +64,6 @@ def test_the_numbers_are_those_of_the_audit(reader: TestClient, audited: Audited
     assert found["limits"] == {"characters": PROMPT, "tokens": 31, "alternatives": MOST}
     shown = words(page(reader))
     own, after = audited, audited.after
-    assert after is not None
     assert own.exposure is not None
     assert minus(f"{own.log_probability:.2f} nats over {own.tokens} tokens") in shown
     assert f"rank {own.rank} of {own.alternatives + 1}" in shown
@@ -80,7 +79,6 @@ def test_the_numbers_are_those_of_the_audit(reader: TestClient, audited: Audited
         ("othersasstrongthere", after.control_log_probability, after.control_side_effect),
     ]
     for head, total, beside in rows:
-        assert beside is not None
         change = total - own.log_probability + 0.0
         assert minus(f"{head}{total:+.2f}{change:+.2f}{beside + 0.0:+.4f}") in cells
     assert "seen in training” only where what varies was random" in shown
@@ -133,7 +131,6 @@ def test_memories_and_traces_are_links_that_lead_somewhere(reader: TestClient, a
     traces = [parse_qs(urlsplit(href).query) for href in shown.links("/trace?")]
     assert {"prompt": [TEXT]} in traces
     assert {"prompt": [TEXT], "set": [f"{best}=0"]} in traces
-    assert audited.after is not None
     assert {"prompt": [TEXT], "set": [f"{one}=0" for one in audited.after.memories]} in traces
 
 
@@ -162,9 +159,7 @@ def test_nothing_varies_and_nothing_is_asked(reader: TestClient) -> None:
     shown = words(page(reader, vary="digits"))
     assert f"Nothing in {TEXT} varies, so it has no rank" in shown
     assert data(reader, vary="digits")["audit"]["secrets"][0]["rank"] is None
-    asked = reader.get("/audit.json").json()
-    assert asked["audit"] is None
-    assert reader.get("/audit").status_code == 200
+    assert (reader.get("/audit.json").json()["audit"], reader.get("/audit").status_code) == (None, 200)
     assert reader.get("/audit.json", params={"alternatives": ""}).json()["alternatives"] == USUAL
 
 

@@ -60,8 +60,7 @@ def test_the_numbers_are_the_tables(reader: TestClient) -> None:
         assert (row["positive"], row["prefixes"], row["rate"]) == (fires, 100, fires / 100)
         assert (row["top_token"], row["top_text"], row["target"]) == (top, text(top), target)
         assert row["agrees"] == (None if target is None else top == target)
-        assert row["max_probability"] == pytest.approx(most)
-        assert row["value_norm"] == pytest.approx(norm)
+        assert (row["max_probability"], row["value_norm"]) == (pytest.approx(most), pytest.approx(norm))
         assert (row["kind"], row["patterns"]) == (kind, {"both": 2, "none": 0}.get(kind, 1))
     page = unescape(reader.get("/layers/0").text)
     assert f"{sum(row[0] == 0 for row in MANY)} never fired" in page
@@ -131,8 +130,7 @@ def test_choosing_is_what_a_brute_force_chooses(reader: TestClient, choice: dict
     found = [row["memory"] for row in first["rows"]]
     for page in range(2, first["pages"] + 1):
         found += [row["memory"] for row in asked(reader, **choice, page=page)["rows"]]
-    assert found == expected(choice)
-    assert first["total"] == len(found)
+    assert (found, first["total"]) == (expected(choice), len(found))
 
 
 def names(reader: TestClient, **parameters: Any) -> list[str]:
@@ -153,8 +151,7 @@ def test_features_are_shown_chosen_and_sorted(handbuilt: Path, copied: Callable[
     assert names(reader, promotes="yes") == ["L0.M0"]
     assert sorted(names(reader, promotes="no")) == ["L0.M1", "L0.M2", "L0.M3"]
     assert rows["L0.M0"]["label"] == 'no clear pattern; promotes " Paris"'
-    assert rows["L0.M0"]["label_negative"] == "no clear pattern"
-    assert rows["L0.M3"]["label"] is None
+    assert (rows["L0.M0"]["label_negative"], rows["L0.M3"]["label"]) == ("no clear pattern", None)
     assert names(reader, label="PROMOTES") == ["L0.M0"]
     assert names(reader, label="no clear", strong_from=0.4) == ["L0.M0"]
     weak = [name for name, row in rows.items() if 0.0 in (row["strong"], row["strong_negative"])]
@@ -226,8 +223,7 @@ def test_hostile_tokens_are_text(reader: TestClient) -> None:
 def test_what_cannot_be_shown_is_refused_in_one_sentence(reader: TestClient, address: str, status: int) -> None:
     path, _, query = address.partition("?")
     answer = reader.get(f"{path}.json?{query}")
-    assert answer.status_code == status
-    assert len(answer.json()["message"].splitlines()) == 1
+    assert (answer.status_code, len(answer.json()["message"].splitlines())) == (status, 1)
     assert reader.get(address).status_code == status
 
 
@@ -242,8 +238,7 @@ def test_every_layer_has_a_line(reader: TestClient) -> None:
 def test_an_atlas_without_patterns_and_answers_has_its_layers(tmp_path: Path) -> None:
     reader = client(layered(tmp_path, MANY[:3], patterns=False))
     found = reader.get("/layers/0.json").json()
-    assert [row["kind"] for row in found["rows"]] == [None] * 3
-    assert found["numbers"] == []
+    assert ([row["kind"] for row in found["rows"]], found["numbers"]) == ([None] * 3, [])
     assert reader.get("/layers/0").status_code == 200
     assert reader.get("/layers.json").json()["layers"][0]["semantic"] is None
 

@@ -55,8 +55,7 @@ def test_the_value_says_what_the_table_says(data: Any) -> None:
     # Scores fall from 2.0 to 0.1 in nineteen equal steps.
     assert top[1]["probability"] == pytest.approx(0.5 * math.exp(-0.1), rel=1e-6)
     bottom = data["value"]["bottom"]
-    assert [one["token"] for one in bottom] == list(range(20))
-    assert bottom[0]["score"] == -2.0
+    assert ([one["token"] for one in bottom], bottom[0]["score"]) == (list(range(20)), -2.0)
     assert bottom[0]["probability"] == pytest.approx(0.5 * math.exp(2.0 - 2.0), rel=1e-6)
     assert (data["value"]["value_norm"], data["value"]["entropy"]) == (2.0, 1.0)
 
@@ -75,9 +74,7 @@ def test_activity_is_counted(data: Any) -> None:
     filled = [(one["low"], one["high"], one["count"]) for one in activity["bins"] if one["count"]]
     assert filled == [(0.0, 2**-10, 11), (0.5, 1.0, 8)]
     drawn = bars(activity)
-    assert len(drawn) == 11
-    assert drawn[0]["height"] == 100.0
-    assert [one["height"] for one in drawn[1:-1]] == [0.0] * 9
+    assert (len(drawn), drawn[0]["height"], [one["height"] for one in drawn[1:-1]]) == (11, 100.0, [0.0] * 9)
     assert drawn[-1]["height"] == pytest.approx(100 * math.log(9) / math.log(12), abs=0.1)
 
 
@@ -142,9 +139,8 @@ def test_the_page_shows_the_same_numbers(reader: TestClient, data: Any) -> None:
     for number in ("3.00", "2.00", "1.50", "-0.50", "50.0\N{NO-BREAK SPACE}%", "42.1\N{NO-BREAK SPACE}%", "0.90"):
         assert number in page, number
     assert page.count("<mark>") == 4
-    assert "2 times" in page
-    assert "Negative triggers" in page
-    assert "[b]x[/b]" in page
+    for said in ("2 times", "Negative triggers", "[b]x[/b]"):
+        assert said in page
     assert data["reference"]["text"] in page
     assert "Patterns were not looked for" in page
     assert "style=" not in page
@@ -201,8 +197,7 @@ def test_all_numbers_of_the_tables_are_on_the_page_with_what_they_are(tmp_path: 
     assert shown["attribution"][1] == "2.00 logits"
     assert shown["attribution"][0].startswith("mean of the size of m dF/dm")
     assert shown["direct effect"][1] == "0.25 logits"
-    assert shown["among the 20 largest attributions"][1] == "37.5\u00a0%"
-    assert shown["bare"][1] == "50.0\u00a0%"
+    assert (shown["among the 20 largest attributions"][1], shown["bare"][1]) == ("37.5\u00a0%", "50.0\u00a0%")
     for table in ("values", "activity", "importance"):
         row = open_atlas(tmp_path).table(table, layer=0).row(0, named=True)
         assert all(column.label in shown for column, _ in TABLES[table].numbers(row))

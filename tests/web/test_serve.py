@@ -49,8 +49,7 @@ def test_with_json_one_document_says_where_it_is(handbuilt: Path) -> None:
     assert (process.returncode, out, err.splitlines()[-1]) == (130, "", "mnemoscope: stopped by Ctrl-C")
     assert said["url"] == f"http://0.0.0.0:{said['port']}/?token={said['token']}"
     assert len(said["token"]) >= 32
-    assert said["atlas"] == str(handbuilt)
-    assert said["model"] is None
+    assert (said["atlas"], said["model"]) == (str(handbuilt), None)
 
 
 def test_json_names_the_file_of_judgements(handbuilt: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,8 +68,7 @@ def test_an_address_is_no_file_and_is_not_repeated(handbuilt: Path, given: str, 
 def refused(capsys: Capture, *arguments: str) -> str:
     assert main(["serve", *arguments]) == 2
     out, err = capsys.readouterr()
-    assert out == ""
-    assert err.count("\n") == 1
+    assert (out, err.count("\n")) == ("", 1)
     return err
 
 
@@ -153,7 +151,6 @@ def test_open_shows_the_pages_in_the_browser_there_is(handbuilt: Path, tmp_path:
     browser.chmod(0o755)
     shown_at = {**os.environ, "BROWSER": str(browser)}
     with begun(str(handbuilt), "--port", "0", "--open", env=shown_at) as process:
-        assert process.stdout is not None
         url = process.stdout.readline().split()[1]
         while not shown.exists() and process.poll() is None:
             time.sleep(0.05)
@@ -166,7 +163,6 @@ def test_open_shows_the_pages_in_the_browser_there_is(handbuilt: Path, tmp_path:
 def test_open_is_harmless_without_a_browser(handbuilt: Path) -> None:
     none = {name: value for name, value in os.environ.items() if name not in ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")}
     with begun(str(handbuilt), "--port", "0", "--open", env=none) as process:
-        assert process.stdout is not None
         url = process.stdout.readline().split()[1]
         with urllib.request.urlopen(f"{url}index.json", timeout=30) as answer:
             assert json.load(answer)["model"]["spec"] == "handbuilt"

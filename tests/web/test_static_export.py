@@ -78,9 +78,8 @@ def test_the_selection_is_written_and_the_rest_is_text(exported: ExportSummary, 
     links = re.findall(r'href="\.\./(L0\.M\d+)\.html"', layer)
     assert links == ["L0.M0"] * 3 + ["L0.M3"], "points of both features, then rows"
     memory = (exported.directory / "L0.M0.html").read_text(encoding="utf-8")
-    assert f'title="{DEAD}"' in memory
-    assert "report --browse" in memory
-    assert "need mnemoscope serve" in memory
+    for said in (f'title="{DEAD}"', "report --browse", "need mnemoscope serve"):
+        assert said in memory
     assert str(answered_atlas) not in "".join(page.read_text(encoding="utf-8") for page in pages(exported.directory))
 
 
@@ -88,7 +87,6 @@ def test_the_selection_is_written_and_the_rest_is_text(exported: ExportSummary, 
 def test_a_file_says_what_the_server_says(exported: ExportSummary, answered_atlas: Path, name: str) -> None:
     def main_of(page: str) -> str:
         found = re.search(r"<main.*</main>", page, flags=re.DOTALL)
-        assert found is not None
         return words(re.sub(r"<form.*?</form>", "", found.group(), flags=re.DOTALL))
 
     served = client(answered_atlas).get(f"/{name}").text.replace(str(answered_atlas), "ATLAS")
@@ -191,8 +189,7 @@ def test_the_command_says_where_the_pages_are(tmp_path: Path, atlas: Path, capfd
     out = tmp_path / "out"
     assert main(["report", str(atlas), "--browse", "--out", str(out), "--memories", "L1.M0", "--json"]) == 0
     said = json.loads(capfd.readouterr().out)
-    assert said["page"] == str(out / "index.html")
-    assert (said["pages"], said["memories"]) == (len(pages(out)), 1)
+    assert (said["page"], said["pages"], said["memories"]) == (str(out / "index.html"), len(pages(out)), 1)
     assert said["bytes"] == sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     assert main(["report", str(atlas), "--memories", "1"]) == 2
     assert capfd.readouterr().err.splitlines()[-1].startswith("mnemoscope: --memories needs --browse")

@@ -41,8 +41,7 @@ def data(reader: TestClient, **query: Any) -> Any:
 
 def test_the_numbers_are_those_of_the_trace(reader: TestClient, model: LanguageModel) -> None:
     found = data(reader)
-    assert found["trace"] == ms.trace(model, PROMPT_TEXT).to_dict()
-    assert found["comparison"] is None
+    assert (found["trace"], found["comparison"]) == (ms.trace(model, PROMPT_TEXT).to_dict(), None)
     assert (found["layer"], found["position"]) == (found["trace"]["positions"][4]["output"]["decided"], 4)
     shown = page(reader)
     assert re.search(r"model predicts\s+·mat", shown.text)
@@ -302,8 +301,6 @@ def test_no_placeholder_of_any_page_is_cut() -> None:
     assert len(sized) >= 7
     for field in sized:
         words, size = re.search(r'placeholder="([^"]*)"', field), re.search(r' size="(\d+)"', field)
-        assert words is not None
-        assert size is not None
         assert len(words[1]) <= int(size[1]), field
 
 
@@ -316,8 +313,7 @@ def test_a_form_keeps_what_could_not_be_traced(reader: TestClient) -> None:
 
 def test_empty_fields_of_a_form_are_none(reader: TestClient) -> None:
     found = data(reader, set=["", " ", OFF], at="", generate="", layer="", position="")
-    assert found["interventions"] == [OFF]
-    assert reader.get("/trace").status_code == 200
+    assert (found["interventions"], reader.get("/trace").status_code) == ([OFF], 200)
     assert reader.get("/trace.json", params={"set": OFF}).json()["interventions"] == [OFF]
     assert reader.get("/trace.py").status_code == reader.get("/trace/cause").status_code == 400
     assert found["pushed"]["target"] == data(reader, **{"for": "", "against": ""}, set=OFF)["pushed"]["target"]
@@ -336,8 +332,7 @@ def test_without_a_model_a_page_says_how_to_have_one(handbuilt: Path, page: str,
 
 def test_the_causal_check_is_that_of_tracing(reader: TestClient, model: LanguageModel, planted: Path) -> None:
     expected = causal_check(model, ms.open_atlas(planted), "L1.M4").to_dict()
-    found = reader.get("/L1.M4/causal.json").json()
-    assert found == expected
+    assert reader.get("/L1.M4/causal.json").json() == expected
     text = " ".join(Parts(reader.get("/L1.M4/causal").text).text.split())
     assert "What L1.M4 does at its own triggers" in text
     assert "·mat" in text
