@@ -112,8 +112,7 @@ def test_layers_lead_surely_where_many_memories_say_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize("patterns", [[], [(0, 3, "shallow", [0, 1, 2])]], ids=["no pattern", "of a dead memory"])
 def test_no_memory_firing_gives_nulls(tmp_path: Path, patterns: list[tuple[int, int, str, list[int]]]) -> None:
     found = answer(build_answers(tmp_path, triggers={0: []}, patterns=patterns), "key_patterns")
-    assert found["value"].null_count() == found.height
-    assert found["count"].sum() == 0
+    assert (found["value"].null_count(), found["count"].sum()) == (found.height, 0)
 
 
 Judgement = tuple[str, int, int, int, int, str, Sequence[int]]

@@ -35,8 +35,7 @@ def test_a_number_is_declared_once_and_what_is_shown_is_declared(name: str) -> N
 
 
 def test_every_question_is_the_paper_s_or_beyond_it_and_says_so() -> None:
-    assert len(THE_PAPERS) == 10
-    assert (*THE_PAPERS, *BEYOND) == QUESTIONS
+    assert (len(THE_PAPERS), (*THE_PAPERS, *BEYOND)) == (10, QUESTIONS)
     for name in QUESTIONS:
         asked = load_question(name)
         assert asked.id == name
@@ -71,8 +70,7 @@ def test_rows_are_those_of_the_layers_in_order_and_the_total_stands_alone() -> N
     assert ANSWER.rows("whole") == ANSWER.rows("unknown") == []
     whole = {"layer": None, "name": "half", "own": {"own": "all"}, "form": "share"}
     assert ANSWER.total("half") == Row(value=0.5, count=9, low=0.25, high=0.75, **whole)  # type: ignore[arg-type]
-    assert ANSWER.total("whole_again") is None
-    assert ANSWER.at("half", 6) == ANSWER.rows("half")[1]
+    assert (ANSWER.total("whole_again"), ANSWER.at("half", 6)) == (None, ANSWER.rows("half")[1])
     assert ANSWER.at("half", 5) is None
 
 
@@ -80,8 +78,7 @@ def test_numbers_are_written_as_they_are_declared() -> None:
     (rank,) = ANSWER.rows("whole_again")
     assert (rank.text, rank.interval, rank.text_and_interval) == ("1,234", "[1,000, 2,000]", "1,234 [1,000, 2,000]")
     bare = ANSWER.rows("half")[1]
-    assert (bare.text.replace("\xa0", " "), bare.interval) == ("75.0 %", "")
-    assert bare.text_and_interval == bare.text
+    assert (bare.text.replace("\xa0", " "), bare.interval, bare.text_and_interval) == ("75.0 %", "", bare.text)
     assert ANSWER.label("whole_again") == "a label"
 
 
@@ -91,7 +88,5 @@ def test_upper_and_lower_layers_are_those_that_were_mined() -> None:
 
 
 def test_a_mean_weighs_every_layer_that_has_the_number_alike() -> None:
-    assert ANSWER.mean("half", (0, 5, 6)) == (0.125 + 0.75) / 2
-    assert ANSWER.mean("half", (0,)) == 0.125
-    assert ANSWER.mean("half", (4, 5)) is None
-    assert ANSWER.mean("unknown", (0,)) is None
+    assert (ANSWER.mean("half", (0, 5, 6)), ANSWER.mean("half", (0,))) == ((0.125 + 0.75) / 2, 0.125)
+    assert (ANSWER.mean("half", (4, 5)), ANSWER.mean("unknown", (0,))) == (None, None)

@@ -94,8 +94,7 @@ def test_no_cases_where_the_last_layer_was_not_mined_or_has_none(tmp_path: Path)
     none = build_answers(tmp_path / "b", prefixes=prefixes, predictions={(0, 0): RESIDUAL})
     empty = build_answers(tmp_path / "c", triggers={0: []})
     for atlas in (lower, none, empty):
-        assert cases(atlas).height == 0
-        assert cases(atlas).columns[-1] == "prefix_text"
+        assert (cases(atlas).height, cases(atlas).columns[-1]) == (0, "prefix_text")
 
 
 def test_without_changes_or_prefixes(tmp_path: Path) -> None:

@@ -108,8 +108,7 @@ def test_a_total_at_the_edge(name: str, question: str, by: str, cases: list[tupl
         lines = [tested, total(name, 1 - low, 1 - high)] if by else [tested]
         assert shown(answered(question, lines))[name] == verdict, (low, high)
     unsure = answered(question, [total(by or name, None, None), total(name, None, None)])
-    assert shown(unsure)[name] == "undecided"
-    assert shown(answered(question, []))[name] == "—"
+    assert (shown(unsure)[name], shown(answered(question, []))[name]) == ("undecided", "—")
 
 
 LAYER_RULES = [
@@ -213,7 +212,6 @@ def test_no_rule_is_left_out() -> None:
 def finding(*given: Answer) -> Outcome:
     """What the question of the first of these answers says in words, its interval and the verdict."""
     stated = given[0].question.finding
-    assert stated is not None
     ours, interval, verdict = stated.test({answer.question.id: answer for answer in given})
     return ours.replace("\xa0", " "), interval.replace("\xa0", " "), verdict
 
@@ -233,8 +231,7 @@ def test_what_is_said_of_growing_matches() -> None:
 
     assert said(*lines, (None, more, 0.2, 0.1, 0.3)) == (ours, "difference [+10.0, +30.0]", "yes")
     assert said(*lines, (None, more, 0.2, -0.1, 0.3)) == (ours, "difference [-10.0, +30.0]", "undecided")
-    assert said(*lines, (None, more, 0.2, None, None)) == (ours, "", "undecided")
-    assert said(*lines) == NOTHING_SAID
+    assert (said(*lines, (None, more, 0.2, None, None)), said(*lines)) == ((ours, "", "undecided"), NOTHING_SAID)
     assert said(*lines[:2], (None, more, 0.2, 0.1, 0.3), layers=(1, 3)) == NOTHING_SAID  # no upper layer
     assert said(*lines[:2], (None, more, 0.2, 0.1, 0.3)) == NOTHING_SAID  # no number in the first upper one
 

@@ -115,8 +115,7 @@ def test_what_an_atlas_does_not_say_is_as_usual(tmp_path: Path) -> None:
     """definitions.md section 2: values and votes are read by `gain`, streams by `lens`; without a seed it is 0."""
     plain = build_answers(tmp_path / "plain", triggers={0: []}, plan={"model": "m"})
     assert projection(plain, "streams", "values", "votes") == {"streams": "lens", "values": "gain", "votes": "gain"}
-    assert projection(plain, "votes") == {"votes": "gain"}
-    assert plan_seed(plain) == 0
+    assert (projection(plain, "votes"), plan_seed(plain)) == ({"votes": "gain"}, 0)
     said = {"model_layers": 5, "projections": {"values": "raw"}, "plan": {"seed": 3}}
     other = build_answers(tmp_path / "other", triggers={0: []}, **said)
     assert projection(other, "values", "streams") == {"values": "raw", "streams": "lens"}
@@ -177,10 +176,8 @@ def test_a_mean_is_over_the_rows_asked_and_resamples_documents(rows: Predictions
     found = rows.share(rows["active"], known)
     assert said(found) == {2: (5, 1), 5: (6, 2), None: (17 / 3, 3)}
     # Of document 4 twice, of 9 twice, of both: what is not asked adds nothing.
-    assert drawn(rows.share(rows["active"])[2]) == {3.0, round(9 / 3, 9)}
-    assert drawn(found[5]) == {4.0, 8.0, 6.0}
-    assert drawn(found[None]) == {4.5, 8.0, round(17 / 3, 9)}
-    assert (found[5].low, found[5].high) == (4.0, 8.0)
+    assert (drawn(rows.share(rows["active"])[2]), drawn(found[5])) == ({3.0, round(9 / 3, 9)}, {4.0, 8.0, 6.0})
+    assert (drawn(found[None]), found[5].low, found[5].high) == ({4.5, 8.0, round(17 / 3, 9)}, 4.0, 8.0)
     assert rows.share(rows["active"], rows["active"] > 9)[2].value is None
 
 
@@ -191,8 +188,7 @@ def test_a_ratio_has_the_number_below_once_for_each_prefix(rows: Predictions) ->
     # Layer 2: 8 over 4 + 2; layer 5: 4 over 2 + 1; all: 12 over 4 + 2 + 1, the second prefix once.
     assert said(found) == {2: (8 / 6, 2), 5: (4 / 3, 2), None: (12 / 7, 3)}
     # Document 4 has prefixes 0 and 2, document 9 has prefix 1.
-    assert drawn(found[2]) == {0.5, 3.0, round(8 / 6, 9)}
-    assert drawn(found[None]) == {0.6, 4.5, round(12 / 7, 9)}
+    assert (drawn(found[2]), drawn(found[None])) == ({0.5, 3.0, round(8 / 6, 9)}, {0.6, 4.5, round(12 / 7, 9)})
 
 
 def test_a_ratio_to_a_negative_sum_is_one_too(rows: Predictions) -> None:
@@ -225,8 +221,7 @@ def resampled(value: float, *draws: float) -> ResampledValue:
 def test_a_contrast_takes_every_resample_of_all_its_terms() -> None:
     one, other = resampled(0.5, 0.25, 0.75, 0.5), resampled(0.125, 0.0, 0.5, 0.125)
     found = contrast((2, one), (-1, other))
-    assert found == Estimate(0.875, 5, 0.5, 1.0)
-    assert contrast((1, one), (-1, replace(other, value=None))) == NOTHING
+    assert (found, contrast((1, one), (-1, replace(other, value=None)))) == (Estimate(0.875, 5, 0.5, 1.0), NOTHING)
     # What differs by rounding alone is the same.
     sums = resampled(0.1 + 0.2, 0.1 + 0.2), resampled(0.3, 0.3)
     assert contrast((1, sums[0]), (-1, sums[1])) == Estimate(0.0, 5, 0.0, 0.0)
