@@ -157,7 +157,6 @@ def test_constraints_pin_everything_that_is_needed() -> None:
 
 
 def _applies(requirement: Requirement) -> list[bool]:
-    assert requirement.marker is not None
     return [requirement.marker.evaluate({"extra": ""})]
 
 
@@ -213,13 +212,6 @@ def test_the_licence_is_apache_2() -> None:
     text = (ROOT / "LICENSE").read_text(encoding="utf-8")
     assert "Apache License" in text
     assert "END OF TERMS AND CONDITIONS" in text
-
-
-@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=name_of)
-def test_links_between_pages_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
-        if "://" not in target:
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
 def test_the_public_names_of_campaigns_are_there() -> None:

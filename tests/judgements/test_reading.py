@@ -40,7 +40,6 @@ def database(folder: Path, rows: list[tuple[Any, ...]] = ROWS, *, script: str = 
 
 def test_the_latest_judgement_of_an_author_on_a_pattern_counts(tmp_path: Path) -> None:
     found = read_judgements(database(tmp_path))
-    assert found is not None
     columns = ("layer", "memory", "control", "author", "pattern", "kind", "description", "triggers")
     assert found.select(*columns).rows() == [
         (0, 3, True, "Ada", 0, "none", "", []),
@@ -55,22 +54,18 @@ def test_the_latest_judgement_of_an_author_on_a_pattern_counts(tmp_path: Path) -
 def test_of_two_at_the_same_time_the_later_row_counts(tmp_path: Path) -> None:
     first = ("Ada", "2026-01-02T10:00:00Z", 0, 0, 0, 0, "shallow", "first", "[0, 1, 2]")
     found = read_judgements(database(tmp_path, [first, (*first[:7], "second", "[0, 1, 3]")]))
-    assert found is not None
     assert found["description"].to_list() == ["second"]
 
 
 def test_a_control_is_not_the_memory_of_its_number(tmp_path: Path) -> None:
     memory = ("Ada", "2026-01-02T10:00:00Z", 0, 5, 0, 0, "shallow", "", "[0, 1, 2]")
     control = (*memory[:4], 1, *memory[5:])
-    found = read_judgements(database(tmp_path, [memory, control]))
-    assert found is not None
-    assert found["control"].to_list() == [False, True]
+    assert read_judgements(database(tmp_path, [memory, control]))["control"].to_list() == [False, True]
 
 
 def test_no_file_and_no_judgement(tmp_path: Path) -> None:
     assert read_judgements(tmp_path) is None
     found = read_judgements(database(tmp_path, []))
-    assert found is not None
     assert found.is_empty()
     expected = [
         "author",
@@ -91,9 +86,7 @@ def test_unknown_tables_and_columns_are_passed_over(tmp_path: Path) -> None:
     database(tmp_path)
     with closing(sqlite3.connect(tmp_path / "annotations.sqlite")) as opened:
         opened.executescript("ALTER TABLE judgements ADD COLUMN mood TEXT; CREATE TABLE campaigns (name TEXT);")
-    found = read_judgements(tmp_path)
-    assert found is not None
-    assert found.height == 4
+    assert read_judgements(tmp_path).height == 4
 
 
 def refused(folder: Path, error: type[Exception], said: str) -> None:
@@ -169,7 +162,6 @@ def test_judgements_that_cannot_be(tmp_path: Path, column: int, value: object, s
 def test_the_greatest_numbers_and_a_time_without_its_zone(tmp_path: Path) -> None:
     row = ("Ada", "2026-01-02T10:00:00", 2**15 - 1, 2**31 - 1, 1, 2**15 - 1, "both", "", "[0, 32767]")
     found = read_judgements(database(tmp_path, [row]))
-    assert found is not None
     time = datetime(2026, 1, 2, 10, tzinfo=UTC)
     assert found.rows() == [("Ada", time, 2**15 - 1, 2**31 - 1, True, 2**15 - 1, "both", "", [0, 32767], True)]
 
@@ -184,7 +176,6 @@ def test_a_log_that_waits_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         opened.commit()
         assert (tmp_path / "annotations.sqlite-wal").stat().st_size > 0
         found = read_judgements(tmp_path)
-    assert found is not None
     assert found.height == 1
 
 
@@ -214,5 +205,4 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Mon
         return opened.execute("SELECT count(*) FROM judgements").fetchall()
 
     monkeypatch.setattr("os.access", lambda path, mode: False)
-    assert reading.query(path, question) == [(len(ROWS),)]
-    assert seen == [["annotations.sqlite"]]
+    assert (reading.query(path, question), seen) == ([(len(ROWS),)], [["annotations.sqlite"]])

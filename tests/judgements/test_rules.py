@@ -36,8 +36,7 @@ def test_a_line_holds_nothing_that_cannot_be_read(char: str) -> None:
 
 
 def test_names_and_descriptions() -> None:
-    assert rules.check_name(" Ada ") == "Ada"
-    assert rules.check_name("-7") == "-7"
+    assert (rules.check_name(" Ada "), rules.check_name("-7")) == ("Ada", "-7")
     with pytest.raises(AnnotationError, match="needs at least one letter or digit"):
         rules.check_name("-?")
     assert rules.check_name("a" * 80) == "a" * 80
