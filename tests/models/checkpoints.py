@@ -8,7 +8,7 @@ import argparse
 import math
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,7 @@ class Kind:
     layers: int = LAYERS
 
 
+_PLAIN = Kind(adaptive_input=False, cutoffs=None, softmax_cutoffs=None, tied=False)
 KINDS = {
     "tied": Kind(),
     "untied": Kind(tied=False, tied_projections=False),
@@ -64,12 +65,8 @@ KINDS = {
     "tanh gelu": Kind(activation="gelu_accurate"),
     "narrow input and output": Kind(tied=False, tied_projections=False, input_width=12, output_width=8),
     "plain input": Kind(adaptive_input=False, cutoffs=None, tied=False, tied_projections=False, input_width=10),
-    "plain": Kind(
-        adaptive_input=False, cutoffs=None, softmax_cutoffs=None, tied=False, tied_projections=False, output_width=12
-    ),
-    "plain, shared": Kind(
-        adaptive_input=False, cutoffs=None, softmax_cutoffs=None, tied=False, shared=True, final_norm=True
-    ),
+    "plain": replace(_PLAIN, tied_projections=False, output_width=12),
+    "plain, shared": replace(_PLAIN, shared=True, final_norm=True),
 }
 
 
@@ -85,7 +82,9 @@ def args_of(kind: Kind, **changes: Any) -> argparse.Namespace:
         "arch": "transformer_lm_gpt2_big",
         "task": "language_modeling",
         "fp16": True,
-        "lr": [0.0001],
+        "lr": [1e-4],
+    }
+    fields |= {
         "decoder_embed_dim": HIDDEN,
         "decoder_input_dim": kind.input_width,
         "decoder_output_dim": kind.output_width,
@@ -99,18 +98,18 @@ def args_of(kind: Kind, **changes: Any) -> argparse.Namespace:
         "adaptive_input_factor": kind.factor,
         "adaptive_softmax_cutoff": kind.softmax_cutoffs,
         "adaptive_softmax_factor": kind.softmax_factor,
-        "adaptive_softmax_dropout": 0.2,
-        "dropout": 0.3,
         "tie_adaptive_weights": kind.tied,
         "tie_adaptive_proj": kind.tied_projections,
         "share_decoder_input_output_embed": kind.shared,
         "activation_fn": kind.activation,
+    }
+    fields |= {
+        "adaptive_softmax_dropout": 0.2,
+        "dropout": 0.3,
         "decoder_learned_pos": False,
         "character_embeddings": False,
-        "decoder_layers_to_keep": None,
-        "tokens_per_sample": CONTEXT,
-        "max_target_positions": None,
     }
+    fields |= {"decoder_layers_to_keep": None, "tokens_per_sample": CONTEXT, "max_target_positions": None}
     return argparse.Namespace(**(fields | changes))
 
 
