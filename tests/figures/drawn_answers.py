@@ -115,7 +115,7 @@ def read_nothing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(key_removals, "TRIGGER_KINDS", {})  # no quantiles, of which no claim speaks
     patch.setattr(layer_activity, "coverage", SimpleNamespace(layer_shares=lambda *asked: UNKNOWN))
     for module in (value_agreement, value_confidence, value_rank):
-        patch.setattr(module, "values", lambda tables: tables.table("values"))
+        patch.setattr(module, "values", lambda tables, literal=False: tables.table("values"))
     follows = pl.DataFrame(schema={"memory": pl.Int32, "next_token": pl.Int32})
     for module in (value_agreement, value_confidence):
         patch.setattr(module, "next_tokens", lambda tables, layer, best=None: follows)
@@ -199,15 +199,19 @@ def predictions(rng: np.random.Generator, columns: Mapping[str, Array], *, docum
     count = documents * EACH
     own = {"next_token": np.ones(count, np.int64), "position": np.zeros(count, np.int64), "final_top": np.ones(count)}
     own |= {name: column for name, column in columns.items() if column.ndim == 1}
+    own["literal_final_top"] = own["final_top"]
     prefixes = {"prefix": np.arange(count), "document": np.arange(count) // EACH, **own}
     tops = ("residual_top", "ffn_top", "output_top", "ffn_vote_top")
     numbers = ("output_top_residual_rank", "residual_top_ffn_rank", "active", "effective", "top_share", "votes_ffn")
     numbers = (*numbers, "votes_ffn_major", "votes_output", "residual_final_probability")
     by_layer = {name: np.zeros((count, LAYERS)) for name in (*tops, *numbers)}
     by_layer |= {name: column for name, column in columns.items() if column.ndim == 2}
+    formula = {name: name for name in (*tops[:3], "residual_final_probability")} | {"votes": "votes_ffn"}
+    by_layer |= {f"literal_{name}": by_layer[ours] for name, ours in formula.items()}
+    by_layer["literal_residual_bare_probability"] = by_layer["residual_final_probability"]
     prefix, layer = (axis.ravel() for axis in np.indices((count, LAYERS)))
     drawn = {name: column.ravel() for name, column in by_layer.items()}
-    for name in tops:
+    for name in (*tops, *(f"literal_{name}" for name in tops[:3])):
         drawn[name] = drawn[name].astype(np.int64)
     tables = {
         "prefixes": pl.DataFrame(prefixes),

@@ -193,10 +193,10 @@ class SlowMixture(SlowTransformer):
             hook.remove()
         places = []
         for layer, (coefficients, weights, output) in enumerate(zip(*self.hand.read(ids), outputs, strict=True)):
-            update = self._written(layer, coefficients[-1]) + self._biases(layer, weights[-1])
+            update = ffn_output = self._written(layer, coefficients[-1]) + self._biases(layer, weights[-1])
             output = output / getattr(self._block(layer), "layer_scalar", 1.0)
             if self.sandwich_norm(layer) is not None:
                 update = self.sandwich_norm(layer)(update[None])[0]
             update = update * getattr(self.hf.config, "residual_multiplier", 1.0)
-            places.append(Place(output - update, coefficients[-1], update, output))
+            places.append(Place(output - update, coefficients[-1], update, output, ffn_output))
         return places, logits

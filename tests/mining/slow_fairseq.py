@@ -52,7 +52,8 @@ class SlowFairseq(Slow):
         self._normed = variant.final_norm
 
     def read(self, tokens: list[int]) -> tuple[list[Place], Tensor]:
-        places = [Place(*(rows[-1] for rows in block)) for block in self.blocks([END, *tokens])]
+        blocks = ([rows[-1] for rows in block] for block in self.blocks([END, *tokens]))
+        places = [Place(*rows, ffn_output=rows[2]) for rows in blocks]
         return places, self.lens(places[-1].output)
 
     def scale(self, layer: int, tokens: list[int], branch: int = 0) -> float:
@@ -64,6 +65,10 @@ class SlowFairseq(Slow):
 
     def lens(self, stream: Tensor) -> Tensor:
         return self.scores(self.read_out(stream[None]))[0]
+
+    def bare(self, vector: Tensor) -> Tensor:
+        project = self.weights.get("project_out_dim.weight")
+        return self.scores((vector if project is None else project @ vector)[None])[0]
 
     def branch(self, memory: int) -> int:
         return 0

@@ -27,6 +27,7 @@ class Place:
     coefficients: Tensor
     update: Tensor
     output: Tensor
+    ffn_output: Tensor
 
 
 class Slow(Protocol):
@@ -49,6 +50,10 @@ class Slow(Protocol):
 
     def lens(self, stream: Tensor) -> Tensor:
         """The model's own readout `[vocab]` of a stream."""
+        ...
+
+    def bare(self, vector: Tensor) -> Tensor:
+        """The products `[vocab]` of a vector with the head's matrix, nothing else on the way."""
         ...
 
     def branch(self, memory: int) -> int:
@@ -152,11 +157,11 @@ class SlowTransformer:
             output = seen.get(("behind", layer), output / getattr(self._block(layer), "layer_scalar", 1.0))
             assert output.shape == (width,)
             bias = self.downs[layer].bias
-            update = coefficients @ self.values(layer) + (0 if bias is None else bias)
+            update = ffn_output = coefficients @ self.values(layer) + (0 if bias is None else bias)
             if self.sandwich_norm(layer) is not None:
                 update = self.sandwich_norm(layer)(update[None])[0]
             total = seen.get(("sum", layer), output)
-            places.append(Place(total - update, coefficients, update, output))
+            places.append(Place(total - update, coefficients, update, output, ffn_output))
         return places, logits
 
     @torch.no_grad()
@@ -191,6 +196,11 @@ class SlowTransformer:
         scores, cap = self.uncapped(stream), getattr(self.hf.config, "final_logit_softcapping", None)
         return scores if cap is None else cap * torch.tanh(scores / cap)
 
+    @torch.no_grad()
+    def bare(self, vector: Tensor) -> Tensor:
+        vector = vector if self._project is None else self._project.weight @ vector
+        return self.hf.get_output_embeddings().weight @ vector
+
     def value_scores(self, layer: int, vector: Tensor, branch: int = 0) -> Tensor:
         """`gain`: centring and gain of the block's own output norm, then of the final norm, then the head's matrix."""
         behind = self._behind(layer, branch)
@@ -207,6 +217,4 @@ class SlowTransformer:
                 kind = type(norm).__name__
                 vector = vector if "RMS" in kind else vector - vector.mean()
                 vector = vector * (1 + norm.weight if re.search("Gemma(?!4)|Qwen3Next", kind) else norm.weight)
-        if self._project is not None:
-            vector = self._project.weight @ vector
-        return self.hf.get_output_embeddings().weight @ vector
+        return self.bare(vector)

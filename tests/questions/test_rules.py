@@ -212,7 +212,7 @@ def test_no_rule_is_left_out() -> None:
 def finding(*given: Answer) -> Outcome:
     """What the question of the first of these answers says in words, its interval and the verdict."""
     stated = given[0].question.finding
-    ours, interval, verdict = stated.test({answer.question.id: answer for answer in given})
+    ours, interval, verdict = stated.test({answer.question.id: answer for answer in given}, "")
     return ours.replace("\xa0", " "), interval.replace("\xa0", " "), verdict
 
 

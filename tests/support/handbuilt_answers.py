@@ -165,6 +165,8 @@ def _value_columns(rows: Sequence[Value]) -> dict[str, Any]:
     columns |= dict.fromkeys(("top_tokens", "bottom_tokens"), ordered)
     columns |= dict.fromkeys(("top_scores", "bottom_scores"), [[0.0] * VOCABULARY] * count)
     columns |= {"max_probability": probability, "target": target, "target_rank": rank, "trigger_log_probability": log_p}
+    literal = {"top": top, "target": target, "target_rank": rank, "max_probability": probability}
+    columns |= {f"literal_{name}": column for name, column in literal.items()}
     at_work = [row[6] if len(row) > 6 else None for row in rows]
     columns |= dict.fromkeys(("working_logit", "working_probability"), at_work)
     return columns | dict.fromkeys(("up_norm", AT_WORK[1], *FEATURE_COLUMNS[:3], FEATURE_COLUMNS[4]), [None] * count)
@@ -272,7 +274,8 @@ def _removal_columns(rows: Iterable[Sequence[Any]]) -> dict[str, Any]:
 def _prefix_columns(rows: Sequence[tuple[int, int, int, int]]) -> dict[str, Any]:
     names = ("document", "position", "next_token", "final_top")
     columns = {name: [row[place] for row in rows] for place, name in enumerate(names)}
-    return {"prefix": range(len(rows)), "sentence": range(len(rows)), **columns}
+    numbers = range(len(rows))
+    return {"prefix": numbers, "sentence": numbers, **columns, "literal_final_top": columns["final_top"]}
 
 
 def _prediction_columns(rows: Mapping[tuple[int, int], Mapping[str, float | None]]) -> dict[str, Any]:

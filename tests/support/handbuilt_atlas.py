@@ -141,6 +141,8 @@ def value_columns() -> dict[str, Any]:
     columns |= {"working_probability": [0.25, 0.125, 0.0625, None]}
     columns |= {"top_z": [5.0, 3.0, 4.0, None], "bottom_z": [2.0, 4.5, 3.0, None]}
     first = {"target": 6, "target_rank": 0, "trigger_log_probability": -1.5}
+    first |= {"literal_target": 6, "literal_target_rank": 0}
+    columns |= {"literal_top": [6] * 4, "literal_max_probability": columns["max_probability"]}
     first |= {"working_logit_negative": 1.0, "working_probability_negative": 0.125}
     return columns | {name: [value, None, None, None] for name, value in first.items()}
 
