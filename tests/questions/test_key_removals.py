@@ -64,9 +64,9 @@ def test_medians_are_compared_with_an_interval_from_ten_memories_on(
     triggers = {layer: [(memory, 6) for memory in range(memories)] for layer in left}
     found = answer(build_answers(tmp_path, memories=memories, triggers=triggers, removals=rows), "key_removals")
     # The least of the others: -0.25 minus -0.75; then -0.5 minus -0.25.
-    assert numbers(found, "last_margin") == {0: 0.5, 2: -0.25}
+    assert numbers(found, "last_margin") == {0: 0.5, 2: -0.25, None: 0.125}
     assert numbers(found, "last_margin", "low")[0] == numbers(found, "last_margin", "high")[0] == margin
-    assert numbers(found, "last_margin", "count") == {0: 3 * memories, 2: 3 * memories}
+    assert numbers(found, "last_margin", "count") == {0: 3 * memories, 2: 3 * memories, None: 6 * memories}
     assert numbers(found, "last_hurts_most") == {None: 0.5}
     sure = [numbers(found, "last_hurts_most", end)[None] for end in ("low", "high")]
     assert sure == ([0.0, 1.0] if margin is None else [0.5, 0.5])

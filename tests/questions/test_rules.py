@@ -4,11 +4,14 @@ An edge is where the end of an interval touches the threshold that the rule stat
 another. So a rule turned round, or a threshold moved by a ten-thousandth, fails here.
 """
 
+from dataclasses import replace
+
 import pytest
 
 from figures.drawn_answers import findings, rules, verdicts
 from mnemoscope.questions import QUESTIONS, load_question
 from mnemoscope.questions.question import Answer, Outcome
+from mnemoscope.show.figures.sections import compare_with_paper
 from questions.hand_answers import LAYERS, Line, answered, total
 
 E = 0.0001
@@ -71,11 +74,10 @@ def between(low: float, high: float) -> list[tuple[float, float, str]]:
 ABOVE_0 = edges(0, equal=False)
 # The claim's name and question, the number tested, and its intervals with their verdicts.
 TOTALS = [
-    ("keys_with_pattern", "key_patterns", "", edges(0.95)),
     ("covered", "key_patterns", "", edges(0.65)),
-    ("shallow_leads_lower", "key_patterns", "", edges(2 / 3)),
-    ("semantic_leads_upper", "key_patterns", "", edges(2 / 3)),
-    ("last_hurts_most", "key_removals", "", edges(0.75)),
+    ("shallow_leads_lower", "key_patterns", "", edges(1)),
+    ("semantic_leads_upper", "key_patterns", "", edges(1)),
+    ("last_margin", "key_removals", "", ABOVE_0),
     ("last_median_upper_minus_lower", "key_removals", "", ABOVE_0),
     (
         "agreement_lower",
@@ -85,10 +87,13 @@ TOTALS = [
     ),
     ("agreement_best_layer", "value_agreement", "agreement_best_above_baseline", ABOVE_0),
     ("least_depth", "layer_activity", "", between(0.5, 0.75)),
+    ("active_count", "layer_activity", "", edges(100)),
+    ("dominated", "layer_activity", "", [(0.4, 0.5, "yes"), (0.4, 0.5 + E, "undecided"), (0.5 + E, 0.6, "no")]),
+    ("rise_where_decided", "refinement_confidence", "", ABOVE_0),
     ("agreeing_stop_word", "layer_composition", "agreeing_stop_word_above_all", ABOVE_0),
     ("agreeing_short", "layer_composition", "agreeing_short_above_all", ABOVE_0),
     ("match_lower_third", "refinement_match", "", between(0.25, 0.42)),
-    ("unchanged", "refinement_events", "", edges(0.75)),
+    ("unchanged", "refinement_events", "", edges(0.5, equal=False)),
     ("composition_of_changed", "refinement_events", "", edges(2 / 3)),
     ("ffn_above_attention", "attention_share", "", ABOVE_0),
     ("attention_next_above_control", "attention_share", "", ABOVE_0),
@@ -201,8 +206,31 @@ def test_rising_confidence(rise: tuple[float, float], steps: tuple[float, float]
     assert shown(answered("refinement_confidence", lines))["refinement_confidence"] == verdict
 
 
+@pytest.mark.parametrize(("value", "verdict"), [(1.0, "yes"), (0.995, "no")])
+def test_all_means_all_of_a_census(value: float, verdict: str) -> None:
+    found = answered("key_patterns", [(None, "keys_with_pattern", value, value - 0.01, 1.0, 200)])
+    assert shown(found)["keys_with_pattern"] == verdict
+    [line] = [line for line in compare_with_paper({"key_patterns": found}) if line.text.startswith("keys with")]
+    assert f"({round(200 * value)} of 200)" in line.ours
+
+
+def test_a_gated_layer_cannot_answer_how_many_fire() -> None:
+    found = replace(answered("layer_activity", [total("active", 0.49, 0.51), total("dominated", 0.1, 0.2)]), gated=True)
+    assert (shown(found)["active"], shown(found)["dominated"]) == ("not of a gated layer", "yes")
+
+
+def test_a_claim_by_the_papers_formula_is_judged_beside_ours() -> None:
+    lines = [total("agreement_best_layer", 0.03, 0.04), total("literal_agreement_best_layer", 0.1, 0.2)]
+    lines += [total("agreement_best_above_baseline", -1, 1), total("literal_agreement_best_above_baseline", 0.1, 0.2)]
+    found = compare_with_paper({"value_agreement": answered("value_agreement", lines)})
+    [line] = [line for line in found if line.text == "agreement in the best layer"]
+    assert (line.literal_interval, line.literal_shown) == ("[10.0 %, 20.0 %]", "yes")
+    assert (line.interval, line.shown) == ("[3.0 %, 4.0 %]", "undecided")
+    assert "softmax(v E^T)" in line.why
+
+
 def test_no_rule_is_left_out() -> None:
-    names = {one[0] for one in (*TOTALS, *LAYER_RULES)} | {"top100_upper_layers"}
+    names = {one[0] for one in (*TOTALS, *LAYER_RULES)} | {"top100_upper_layers", "keys_with_pattern"}
     assert names == rules()
     claims = {claim.name for question in QUESTIONS for claim in load_question(question).paper.claims}
     assert names <= claims

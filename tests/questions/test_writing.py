@@ -106,7 +106,7 @@ def test_what_is_not_defined_is_null(tmp_path: Path) -> None:
             if row["value"] is None:
                 assert (row["count"], row["low"], row["high"]) == (0, None, None), (question, row)
     table = pl.read_parquet(tmp_path / "analyses" / "refinement_match.parquet")
-    assert (table["value"].to_list(), table["count"].to_list()) == ([None] * 5, [0] * 5)
+    assert (table["value"].to_list(), table["count"].to_list()) == ([None] * 10, [0] * 10)
 
 
 def files_of(directory: Path) -> dict[str, bytes]:
