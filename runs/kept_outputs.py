@@ -22,11 +22,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from mnemoscope.questions import QUESTIONS
+
 TEXT = Path(__file__).parents[1] / "docs" / "neural-memory.md"
-QUESTIONS = (
-    *("key_patterns", "key_removals", "value_agreement", "value_rank", "value_confidence", "layer_activity"),
-    *("layer_composition", "refinement_match", "refinement_confidence", "refinement_events"),
-)
 PAGES = (
     *("/", "/layers", "/layers/0", "/layers/1", "/L0.M0", "/L1.M5", "/questions", "/search?q=memory"),
     *("/tokens", "/tokens?q=the", "/trace?prompt=the+memory+of+a+layer", "/L0.M0/causal", "/L1.M5/try?text=the+memory"),

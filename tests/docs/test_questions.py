@@ -37,5 +37,6 @@ def test_names_and_columns_are_explained(question: str, tmp_path: Path) -> None:
 
 
 def test_the_table_of_contents_is_in_order() -> None:
-    assert re.findall(r"^## ([a-z]+_\w+|lenses|memorised|width|importance)$", PAGE, re.MULTILINE) == list(QUESTIONS)
+    headings = re.findall(r"^## (\w+)$", PAGE, re.MULTILINE)
+    assert [heading for heading in headings if heading in QUESTIONS] == list(QUESTIONS)
     assert re.findall(r"^\| \[(\w+)\]", PAGE, re.MULTILINE) == list(QUESTIONS)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import mnemoscope
+from mnemoscope.questions import QUESTIONS
 
 QUESTION = '''"""How long are values?"""
 
@@ -90,9 +91,9 @@ def test_two_files_and_one_line_are_a_question(tmp_path: Path) -> None:
     (sources / "questions" / "beyond" / "attention_length.py").write_text(QUESTION)
     (sources / "show" / "figures" / "beyond" / "attention_length.py").write_text(FIGURE)
     listed = sources / "atlas" / "schema.py"
-    end = '"width", "importance")\n'
+    end = f'"{QUESTIONS[-1]}")\n'
     assert listed.read_text().count(end) == 1
-    listed.write_text(listed.read_text().replace(end, '"width", "importance", "attention_length")\n'))
+    listed.write_text(listed.read_text().replace(end, f'"{QUESTIONS[-1]}", "attention_length")\n'))
     path = os.pathsep.join([str(sources.parent), str(Path(__file__).parents[1])])
     words, there = [sys.executable, "-c", SCRIPT, str(atlas)], os.environ | {"PYTHONPATH": path}
     made = subprocess.run(words, env=there, capture_output=True, text=True)

@@ -188,7 +188,8 @@ def _attention_columns(predictions: Mapping[tuple[int, int], Mapping[str, float 
 
 def _role_columns(rows: Sequence[tuple[int | None, int | None]]) -> dict[str, Any]:
     """A rank below 5 is among the tokens that the key is closest to; cosines are 1 less a tenth of the rank. On a text
-    the key has the rank that its own trigger has, and the shuffled key that of another memory's.
+    the key has the rank that its own trigger has, and the shuffled key that of another memory's. Memory 0 adds to what
+    it reads, 1 removes it, and so on; what has no rank has no cosine.
     """
     columns: dict[str, Any] = {"memory": range(len(rows)), "key_top_tokens": [range(5)] * len(rows)}
     columns["key_top_cosines"] = [[0.5] * 5] * len(rows)
@@ -198,6 +199,10 @@ def _role_columns(rows: Sequence[tuple[int | None, int | None]]) -> dict[str, An
         columns[f"{one}_rank"] = columns["shuffled_rank" if place else "text_rank"] = ranks
         columns[f"{one}_cosine"] = [None if rank is None else 1 - rank / 10 for rank in ranks]
         columns[f"{many}_found"] = [None if rank is None else float(rank < 5) for rank in ranks]
+    cosines = [None if row[0] is None else (0.5, -0.5)[place % 2] for place, row in enumerate(rows)]
+    columns |= dict.fromkeys(("up_value", "gate_value", "gate_up"), [None] * len(rows)) | {"key_value": cosines}
+    for name, bound in (("removes_below", -0.25), ("adds_above", 0.25)):
+        columns[name] = [None if cosine is None else bound for cosine in cosines]
     return columns
 
 

@@ -261,3 +261,32 @@ def test_memories_are_sorted_by_importance_where_the_table_is(tmp_path: Path, re
     assert "sort=importance" in other.get("/layers/0").text
     assert "sort=importance" not in reader.get("/layers/0").text
     assert asked(reader, sort="importance")["rows"][0]["attribution"] is None
+
+
+def test_memories_are_chosen_and_sorted_by_what_they_do_to_what_they_read(tmp_path: Path, reader: TestClient) -> None:
+    """In turn memories add and remove; the last one's key cannot be read."""
+    value = (6, 6, 0, 0.5, 1.0, -1.0)
+    roles = {0: [(0, 0), (0, 0), (0, 0), (None, None)]}
+    build_answers(tmp_path, triggers={0: [(0, 1)]}, values={0: [value] * 4}, roles=roles)
+    other = client(tmp_path)
+    rows = asked(other, sort="cosine")["rows"]
+    assert [(row["name"], row["cosine"], row["adds"], row["removes"]) for row in rows] == [
+        ("L0.M0", 0.5, True, False),
+        ("L0.M2", 0.5, True, False),
+        ("L0.M1", -0.5, False, True),
+        ("L0.M3", None, None, None),
+    ]
+    assert names(other, effect="adds", sort="memory", order="up") == ["L0.M0", "L0.M2"]
+    assert names(other, effect="removes") == ["L0.M1"]
+    assert names(other, effect="neither") == []
+    page = other.get("/layers/0").text
+    assert "sort=cosine" in page
+    assert page.count('<span class="kind">adds</span>') == 2
+    assert page.count('<span class="kind">removes</span>') == 1
+    line = other.get("/layers.json").json()["layers"][0]
+    assert (line["adds"], line["removes"]) == (pytest.approx(2 / 3), pytest.approx(1 / 3))
+    assert "add to what they read" in other.get("/layers").text
+    for address in ("/layers", "/layers/0"):
+        assert "what it reads" not in reader.get(address).text
+        assert "what they read" not in reader.get(address).text
+    assert asked(reader, effect="adds")["rows"] == []

@@ -111,6 +111,30 @@ def test_a_memory_s_importance_is_shown_where_the_table_is(
     assert reader.get("/L1.M0.json").json()["importance"] is data["importance"] is None
 
 
+def test_what_a_memory_does_to_what_it_reads_is_said(tmp_path: Path, data: Any) -> None:
+    value = (6, 6, 0, 0.5, 1.0, -1.0)
+    roles = {0: [(0, 0), (0, 0), (None, None)]}
+    build_answers(tmp_path, triggers={0: [(0, 1)]}, values={0: [value] * 3}, roles=roles)
+    reader = client(tmp_path)
+    first, second, third = (words(reader.get(f"/L0.M{memory}").text) for memory in range(3))
+    said = "Its value adds to what its key reads: cosine 0.50, beyond 99.5 % of shuffled pairs, which lie between"
+    assert f"{said} -0.25 and 0.25." in first
+    assert "Its value removes what its key reads: cosine" in second
+    assert "what its key reads" not in third
+    assert "signs of these two" not in first
+    assert reader.get("/L0.M2.json").json()["input_output"] is data["input_output"] is None
+
+
+def test_a_gated_memory_s_signs_are_called_a_convention(gated_atlas: Path) -> None:
+    reader, row = client(gated_atlas), open_atlas(gated_atlas).table("roles", layer=0).row(3, named=True)
+    found = reader.get("/L0.M3.json").json()["input_output"]
+    assert found["cosine"] == found["up_value"] == pytest.approx(row["up_value"])
+    assert found["adds"] == (row["up_value"] > row["adds_above"])
+    page = words(reader.get("/L0.M3").text)
+    assert "its up row reads" in page
+    assert "the signs of these two are a convention; those of the first cosine and of their product are not" in page
+
+
 def test_neighbours_by_triggers_share_prefixes(tmp_path: Path) -> None:
     atlas = reported(tmp_path / "atlas", active=12)
     found = client(atlas.path).get("/L1.M0.json").json()["neighbours"]["triggers"]

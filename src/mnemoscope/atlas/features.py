@@ -21,6 +21,8 @@ FEATURE_COLUMNS = ("top_z", "bottom_z", "clear_z", "working_logit", "working_log
 _ENDS: tuple[tuple[Literal[1, -1], Literal["top", "bottom"], str], ...]
 _ENDS = (1, "top", "working_logit"), (-1, "bottom", "working_logit_negative")
 """By sign: which tokens a feature votes for, and the column that is null without it."""
+IN_AND_OUT = ("key_value", "up_value", "gate_value", "gate_up", "removes_below", "adds_above")
+"""The columns of `roles` about what a memory does to what it reads."""
 STRONG = ("strong", "strong_negative")
 """The columns of `strongly_active`, by sign."""
 
@@ -71,6 +73,15 @@ def clear_columns() -> list[pl.Expr]:
     names = ("promotes", "promotes_negative")
     signs = [(one > 0).alias(name) for one, name in zip(beyond, names, strict=True)]
     return [*signs, pl.max_horizontal(beyond).alias("clear")]
+
+
+def in_and_out_columns() -> list[pl.Expr]:
+    """Of rows of `roles` the `cosine` of what a memory reads with what it writes, and whether it `adds` to it or
+    `removes` it (definitions.md section 9, input_output). Null where that is unknown.
+    """
+    cosine = pl.coalesce("up_value", "key_value")
+    adds, removes = cosine > pl.col("adds_above"), cosine < pl.col("removes_below")
+    return [cosine.alias("cosine"), adds.alias("adds"), removes.alias("removes")]
 
 
 def strongly_active(activity: pl.DataFrame) -> pl.DataFrame:

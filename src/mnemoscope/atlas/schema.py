@@ -224,12 +224,16 @@ _KINDS = (
         control_token int32? | the last token of another memory's best trigger
         control_rank int32? form=rank | its rank under the key
         control_cosine float32? form=number | its cosine
-        controls_found float32? form=share | of the last tokens of the other memory's 25 best triggers, the share among
-            `key_top_tokens`
+        controls_found float32? form=share | the same of the last tokens of the other memory's 25 best triggers
         text_rank int32? form=rank | on a little text (sentences of `background`, about 4,096 tokens) the key
             points to one token most; that token's rank under the key
-        shuffled_rank int32? form=rank | the same of the key with its entries in another order, one order a
-            layer
+        shuffled_rank int32? form=rank | the same of the key with its entries in another order, one for each layer
+        key_value,up_value,gate_value,gate_up float32? form=number | cosines of key, up row and value as directions of
+            the stream (gains of norms on the way folded in), with a gate the last three, else the first; null where
+            keys cannot be read. Only the signs of `up_value` and `gate_value` times `gate_up` are no convention
+        removes_below,adds_above float32? form=number | a memory removes what it reads, or adds to it, where `up_value`
+            (without gate `key_value`) is beyond these: the 0.25th and 99.75th percentile of 10,000 seeded pairs of a
+            key and another memory's value of the layer, in experts of the expert
     """),
     TableKind("similar_words", 16_384, optional=True).with_columns("""
         word string | in lower case
@@ -247,9 +251,8 @@ _KINDS = (
         lens string | rows are sorted by lens, then memory
         key_top_tokens [int32] | the 25 tokens that the key is closest to, best first
         trigger_rank int32? form=rank | rank of the best trigger's last token
-        triggers_found float32? form=share | of the last tokens of the 25 best triggers, the share among
-            `key_top_tokens`
-        control_rank int32? form=rank | the same of another memory's best trigger
+        triggers_found float32? form=share | as in `roles`
+        control_rank int32? form=rank | that of another memory's best trigger
         controls_found float32? form=share | the same of another memory's triggers
         text_rank,shuffled_rank int32? form=rank | as in `roles`, with the words of this lens
     """),
@@ -392,12 +395,10 @@ THE_PAPERS = (
     "refinement_confidence",
     "refinement_events",
 )
-BEYOND = ("attention_share", "key_agreement", "lenses", "memorised", "width", "importance")
+BEYOND = ("attention_share", "key_agreement", "lenses", "memorised", "width", "importance", "input_output")
 """Questions that the paper left open; each needs an optional table."""
 QUESTIONS = (*THE_PAPERS, *BEYOND)
-"""The questions, the paper's ten in its order: the one list. Their answers have a place in analyses/ and
-report/figures/; files of later versions' questions are an atlas's own because the manifests of these folders list them.
-"""
+"""The questions, the paper's ten in its order: the one list. Answers of later versions are known by their manifests."""
 
 
 def question_named(name: str) -> str:

@@ -62,7 +62,8 @@ class StreamReader:
         for layer, of_layer in streams.items():
             parts = []
             for part in _slices(len(finals), self._rows):
-                one = Streams(of_layer.residual[part], of_layer.update[part], of_layer.output[part])
+                whole = (of_layer.residual, of_layer.update, of_layer.output, of_layer.ffn_output)
+                one = Streams(*(each[part] for each in whole))
                 parts.append(_read_one_by_one(self._model, layer, one, finals[part]))
             readings[layer] = _join(parts)
         return readings

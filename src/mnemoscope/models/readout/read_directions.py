@@ -18,7 +18,7 @@ from mnemoscope.models.language_model import LanguageModel
 from mnemoscope.models.modules.offloading import hold_all_weights
 from mnemoscope.models.modules.taps import Taps
 
-_SEEN = 4
+_SEEN = 8
 
 
 def read_directions(model: LanguageModel, layer: int, *, order: Tensor | None = None) -> Tensor:
@@ -31,17 +31,55 @@ def read_directions(model: LanguageModel, layer: int, *, order: Tensor | None = 
     if order is not None:
         keys, up = keys[:, order.to(keys.device)], None if up is None else up[:, order.to(up.device)]
     with suppress(ModelUnsupported):
-        # Of the norm that the keys read, `[hidden]`, or of those of their branches, `[memory, hidden]`.
-        branches = model.layer(layer).ffn.branches
-        norms = [branch.before for branch in branches] if branches else [input_norms(model)[layer]]
-        gains = [model.fold_of(norm).gain for norm in norms]
-        rows = torch.stack([torch.ones(model.sizes.hidden) if each is None else each.cpu() for each in gains])
-        gain = rows[model.branch_of(layer)] if branches else rows[0]
+        gain = _input_gain(model, layer, input_norms(model)[layer])[0]
     directions = keys * gain.to(keys.device)
     if up is not None:
         other = up.float() * gain.to(up.device)
         directions = nn.functional.normalize(directions, dim=1) + nn.functional.normalize(other, dim=1)
     return directions - directions.mean(1, keepdim=True)
+
+
+def folded_keys(model: LanguageModel, layer: int) -> list[Tensor]:
+    """The keys, and behind them the up keys of a gated layer, `[memory, hidden]`, float32, as directions of the stream:
+    gain and centring of the norm that stands between folded in (a post-norm block has none). Raises ModelUnsupported
+    where that is unknown.
+    """
+    part = model.layer(layer)
+    norm = part.ffn_norm if part.attention is None else input_norms(model)[layer]
+    gain, centred = _input_gain(model, layer, norm)
+    matrices = [each.float() for each in (model.keys(layer), model.up_keys(layer)) if each is not None]
+    folded = [each * gain.to(each.device) for each in matrices]
+    return [each - each.mean(1, keepdim=True) * centred.to(each.device) for each in folded]
+
+
+def _input_gain(model: LanguageModel, layer: int, norm: nn.Module | None) -> tuple[Tensor, Tensor]:
+    """By what entries of the stream are multiplied before keys read them, `[1, hidden]`, or `[memory, hidden]` where
+    branches have norms of their own; and whether (1) or not (0) they are centred first, `[1, 1]` or `[memory, 1]`.
+    """
+    branches = model.layer(layer).ffn.branches
+    folds = [model.fold_of(branch.before) for branch in branches] or [model.fold_of(norm)]
+    gains = [torch.ones(model.sizes.hidden) if each.gain is None else each.gain.cpu() for each in folds]
+    rows, centred = torch.stack(gains), torch.tensor([[float(each.centred)] for each in folds])
+    if branches:
+        return rows[of := model.branch_of(layer)], centred[of]
+    return rows * _own_part(model, layer), centred
+
+
+def _own_part(model: LanguageModel, layer: int) -> Tensor:
+    """What keys read of their own position, entry by entry `[hidden]`: 1 unless, as RWKV's, they read a mixture of it
+    and the position before, found by least squares in one short forward. Raises ModelUnsupported for anything else.
+    """
+    part = model.layer(layer)
+    if part.output_gate is None or part.ffn_norm is None:  # elsewhere keys read the norm's output itself
+        return torch.ones(())
+    given, taken = _observe(model, [layer])
+    own, read = (each.cpu().double().flatten(0, -2) for each in (given[layer, part.ffn_norm], taken[layer]))
+    both = torch.stack([own, torch.cat([torch.zeros_like(own[:1]), own[:-1]])]).permute(2, 1, 0)
+    mixed: Tensor = torch.linalg.lstsq(both, read.T[:, :, None]).solution
+    misfit = float(((both @ mixed)[:, :, 0] - read.T).norm() / read.norm())
+    if not misfit < (1e-3 if model.dtype == torch.float32 else 3e-2):
+        raise ModelUnsupported(f"what the keys of layer {layer} read is no mixture of two positions")
+    return mixed[:, 0, 0].float()
 
 
 def input_norms(model: LanguageModel) -> dict[int, nn.Module | None]:
@@ -54,15 +92,21 @@ def input_norms(model: LanguageModel) -> dict[int, nn.Module | None]:
     def find() -> dict[int, nn.Module | None]:
         parts = model.anatomy.layers
         unnamed = [layer for layer, part in enumerate(parts) if part.ffn_norm is None and not part.ffn.branches]
-        observed = _observe(model, unnamed) if unnamed else {}
+        given, taken = _observe(model, unnamed) if unnamed else ({}, {})
+        # Linear maps have biases of that length, too, but their output is no layer's input.
+        observed = {
+            layer: module
+            for (layer, module), output in given.items()
+            if torch.equal(output.flatten(), taken[layer].flatten())
+        }
         return {layer: part.ffn_norm or observed.get(layer) for layer, part in enumerate(parts)}
 
     return model.cache.get(input_norms, find)
 
 
-def _observe(model: LanguageModel, layers: list[int]) -> dict[int, nn.Module]:
-    given: dict[tuple[int, nn.Module], Tensor] = {}
-    taken: dict[int, Tensor] = {}
+def _observe(model: LanguageModel, layers: list[int]) -> tuple[dict[tuple[int, nn.Module], Tensor], dict[int, Tensor]]:
+    """In one short forward, the outputs of the modules that may be norms, and what the keys of each layer read."""
+    given, taken = dict[tuple[int, nn.Module], Tensor](), dict[int, Tensor]()
 
     def keep(layer: int, module: nn.Module, output: Any) -> None:
         if isinstance(output, Tensor):
@@ -76,12 +120,7 @@ def _observe(model: LanguageModel, layers: list[int]) -> dict[int, nn.Module]:
         reading = read_blocks(model, lambda layer, block: taken.update({layer: block.ffn_input.clone()}), layers=layers)
         taps.enter_context(reading)
         model.backbone(torch.arange(_SEEN)[None] % model.sizes.vocabulary)
-    # Linear maps have biases of that length, too, but their output is no layer's input.
-    return {
-        layer: module
-        for (layer, module), output in given.items()
-        if torch.equal(output.flatten(), taken[layer].flatten())
-    }
+    return given, taken
 
 
 @torch.inference_mode()

@@ -17,7 +17,7 @@ import polars as pl
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.derived_manifest import recorded_hashes
-from mnemoscope.atlas.features import FEATURE_COLUMNS, promoted_tokens
+from mnemoscope.atlas.features import FEATURE_COLUMNS, IN_AND_OUT, in_and_out_columns, promoted_tokens
 from mnemoscope.atlas.manifest import COMPARISONS, EXTENSIONS, MANIFEST
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import AtlasBusy, AtlasDamaged
@@ -118,6 +118,13 @@ class Edition:
             where = f"each memory of layer {memory.layer}"
             raise AtlasDamaged(f"{self.atlas.path}: table {name} does not have one row for {where}")
         return entry
+
+    def in_and_out(self, layer: int) -> pl.DataFrame:
+        """What each memory of a layer does to what it reads; no rows in an atlas without the table `roles`."""
+        rows = pl.DataFrame(schema={"memory": pl.Int32, **dict.fromkeys(IN_AND_OUT, pl.Float32)})
+        if self.atlas.has("roles", layer=layer):
+            rows = self.table("roles", layer, ("memory", *IN_AND_OUT))
+        return rows.with_columns(in_and_out_columns())
 
     def promoted_tokens(self, memory: MemoryId, sign: int = 1) -> Sequence[int]:
         return promoted_tokens(self.tokens_of(memory), sign)

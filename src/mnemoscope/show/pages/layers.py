@@ -46,10 +46,11 @@ Sort = Literal[
     "rank",
     "agreement",
     "importance",
+    "cosine",
     "kind",
     "token",
 ]
-DOWN_FIRST = ("clear", "strong", "rate", "confidence", "work", "norm", "agreement", "importance")
+DOWN_FIRST = ("clear", "strong", "rate", "confidence", "work", "norm", "agreement", "importance", "cosine")
 """Columns sorted in descending order first."""
 Bound = Annotated[
     Annotated[float, Field(ge=0, allow_inf_nan=False)] | Literal[""] | SkipJsonSchema[None],
@@ -70,6 +71,7 @@ class Choice(Address, frozen=True):
     agreement: Literal["any", "yes", "no", "none"] = "any"
     kind: Literal["any", "shallow", "semantic", "both", "none"] = "any"
     promotes: Literal["any", "yes", "no"] = "any"
+    effect: Literal["any", "adds", "removes", "neither"] = "any"
     label: Annotated[str, Field(max_length=200, description="Part of a feature's label")] = ""
     token: Annotated[str, Field(max_length=200, description="Part of the value's top token")] = ""
     memories: Annotated[str, Field(max_length=8_000, description="Numbers of memories, separated by commas")] = ""
@@ -116,6 +118,9 @@ def choose(rows: pl.DataFrame, choice: Choice) -> pl.DataFrame:
     if choice.promotes != "any":
         promotes = pl.any_horizontal(pl.col("promotes", "promotes_negative").fill_null(value=False))
         tests.append(promotes if choice.promotes == "yes" else ~promotes)
+    if choice.effect != "any":
+        effects = pl.col("adds", "removes")
+        tests.append(~pl.any_horizontal(effects) if choice.effect == "neither" else pl.col(choice.effect))
     if choice.label:
         labels = pl.concat_str("label", "label_negative", separator="\n", ignore_nulls=True).str.to_lowercase()
         tests.append(labels.str.contains(choice.label.lower(), literal=True))
@@ -161,8 +166,9 @@ def _rows(edition: Edition, layer: int) -> pl.DataFrame:
         bottom_token=pl.col("bottom_tokens").list.first(),
     )
     rows = activity.join(values, on="memory", how="full", coalesce=True)
-    for more in (_kinds(edition, layer), _labels(edition, layer), _importance(edition, layer)):
-        rows = rows.join(more, on="memory", how="left")
+    more = (_kinds(edition, layer), _labels(edition, layer), _importance(edition, layer), edition.in_and_out(layer))
+    for table in more:
+        rows = rows.join(table, on="memory", how="left")
     texts = {name: atlas.token_text(rows[f"{name}_token"].to_list()) for name in ("top", "bottom")}
     return rows.with_columns(
         *(pl.Series(f"{name}_text", tokens, dtype=pl.String) for name, tokens in texts.items()),
@@ -210,14 +216,15 @@ def layers_page(edition: Edition) -> Page:
     for layer in edition.atlas.layers:
         rows = layer_rows(edition, layer)
         means = {name: rows[name].mean() for name in (*STRONG, "rate", "max_probability", *AT_WORK)}
-        clear = {name: rows[name].mean() for name in ("promotes", "promotes_negative")}
+        clear = {name: rows[name].mean() for name in ("promotes", "promotes_negative", "adds", "removes")}
         kinds = rows["kind"]
         shares = {
             kind: None if kinds.null_count() else int(kinds.is_in([kind, "both"]).sum()) / max(1, rows.height)
             for kind in ("shallow", "semantic")
         }
         layers.append({"layer": layer, **_counts(rows), **means, **clear, **shares})
-    return Page("layers.html", "Layers", {"layers": layers})
+    compared = any(one["adds"] is not None for one in layers)
+    return Page("layers.html", "Layers", {"layers": layers, "compared": compared})
 
 
 def _counts(rows: pl.DataFrame) -> dict[str, int]:
@@ -240,7 +247,7 @@ def layer_page(edition: Edition, layer: LayerNumber, address: Choice) -> Page:
     columns = ["memory", "positive", "prefixes", "rate", "largest", *STRONG, "max_probability", *AT_WORK]
     columns += ["label", "label_negative", "promotes", "promotes_negative", "bottom_token", "bottom_text"]
     columns += ["value_norm", "top_token", "top_text", "target", "target_text", "target_rank", "agrees"]
-    columns += ["kind", "kind_negative", "patterns", "attribution"]
+    columns += ["kind", "kind_negative", "patterns", "attribution", "cosine", "adds", "removes"]
     listed = selected.slice((address.page - 1) * ROWS, ROWS).select(columns).to_dicts()
     data = {
         "layer": layer,
@@ -254,6 +261,7 @@ def layer_page(edition: Edition, layer: LayerNumber, address: Choice) -> Page:
         "next": edition.atlas.layers[place + 1] if place + 1 < len(edition.atlas.layers) else None,
         "numbers": layer_numbers(edition, layer),
         "important": bool(rows["attribution"].count()),
+        "compared": bool(rows["cosine"].count()),
         "signed": bool(rows["most_active"].count() and rows["strong_negative"].count()),
     }
     return Page(

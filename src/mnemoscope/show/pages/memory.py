@@ -62,6 +62,8 @@ def memory_page(edition: Edition, name: MemoryName, address: MemoryAddress = PLA
     best = _best(triggers)
     value, activity = edition.row("values", wanted), edition.row("activity", wanted)
     importance, lenses = _importance(edition, wanted), edition.atlas[wanted].through_lenses()
+    known = edition.in_and_out(wanted.layer).filter(pl.col("memory") == edition.atlas.number(wanted))
+    known = known.drop("memory").drop_nulls("cosine")
     data: Data = {
         "memory": str(wanted),
         "layer": wanted.layer,
@@ -77,6 +79,7 @@ def memory_page(edition: Edition, name: MemoryName, address: MemoryAddress = PLA
         "follows_negative": _count_followed(triggers, -1, value["bottom_tokens"][0]),
         "activity": _activity(activity),
         "importance": importance,
+        "input_output": (in_and_out := next(iter(known.to_dicts()), None)),
         "patterns": patterns
         and [
             {name: one[name] for name in PATTERN} | {"different": count_different(one["triggers"], best)}
@@ -91,7 +94,8 @@ def memory_page(edition: Edition, name: MemoryName, address: MemoryAddress = PLA
     }
 
     def extra() -> Data:
-        carry, rows = carried.query(), {"values": value, "activity": activity, "importance": importance}
+        carry = carried.query()
+        rows = {"values": value, "activity": activity, "importance": importance, "roles": in_and_out}
         return {
             "positive": fold_groups(group_triggers(triggers, 1, says=value["top_tokens"][0])),
             "negative": fold_groups(group_triggers(triggers, -1, says=None)),

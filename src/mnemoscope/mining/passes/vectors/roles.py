@@ -1,10 +1,13 @@
-"""Which input words each key detects, and whether its triggers end with one of them. Makes `roles`.
+"""Which input words each key detects, whether its triggers end with one of them, and whether a memory's value adds to
+what its key reads or takes it away. Makes `roles`.
 
 The value pass at the layer's other end (definitions.md section 9, key_agreement): the centred cosine of a memory's read
 direction with the embedding of every token. One control uses another memory's triggers, another the key with shuffled
-entries (key_triggers.py).
+entries (key_triggers.py). Of the layer's other end (section 9, input_output) the cosines of key and value are taken
+from weights alone, also where no embeddings are known; a control pairs a key with another memory's value.
 """
 
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -14,8 +17,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from mnemoscope.atlas.features import IN_AND_OUT
 from mnemoscope.atlas.read import BEST_TRIGGERS
-from mnemoscope.errors import NotFinite
+from mnemoscope.errors import ModelUnsupported, NotFinite
+from mnemoscope.foundation.budget import BUDGET, rows_within
 from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.vectors.key_triggers import KeyTriggers
 from mnemoscope.mining.passes.vectors.projector import Columns, Projector, Share, join_columns
@@ -23,11 +28,13 @@ from mnemoscope.mining.text.batches import Ints
 from mnemoscope.mining.text.circle import deal
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.modules.projections import LinearHead
-from mnemoscope.models.readout.read_directions import input_embeddings, read_directions
+from mnemoscope.models.readout.read_directions import folded_keys, input_embeddings, read_directions
 from mnemoscope.tracing import rank_tokens
 
 KEPT = BEST_TRIGGERS
 """Top tokens kept of each key, and triggers that are looked for among them."""
+PAIRS, TAIL = 10_000, 0.0025
+"""Pairs of a key and another memory's value, and the share of them on either side that is beyond a threshold."""
 _TINY = 1e-30
 
 
@@ -36,7 +43,7 @@ def write_layer_roles(run: MiningRun, layer: int) -> None:
     if run.is_made("roles", layer):
         return
     triggers = KeyTriggers(run.model, run.directory, run.plan)
-    roles = run.keep(RolePass, lambda: RolePass(run.model, input_embeddings(run.model), triggers))
+    roles = run.keep(RolePass, lambda: RolePass(run.model, input_embeddings(run.model), triggers, run.plan.seed))
     run.write("roles", roles.columns(layer, *last_tokens(run, layer)), layer)
 
 
@@ -51,11 +58,13 @@ def last_tokens(run: MiningRun, layer: int) -> tuple[Ints, Ints]:
 
 class RolePass:
     """Compares a model's keys with words, `embeddings [token, hidden]`. Directions and room for cosines are made once
-    per device. Without `triggers` the columns of shuffled keys are null.
+    per device. Without `triggers` the columns of shuffled keys are null. `seed` is that of pairs of key and value.
     """
 
-    def __init__(self, model: LanguageModel, embeddings: Tensor | None, triggers: KeyTriggers | None = None) -> None:
-        self.model, self._triggers = model, triggers
+    def __init__(
+        self, model: LanguageModel, embeddings: Tensor | None, triggers: KeyTriggers | None = None, seed: int = 0
+    ) -> None:
+        self.model, self._triggers, self._seed = model, triggers, seed
         self._directions: Tensor | None = None
         if embeddings is not None:
             centred = embeddings - embeddings.mean(1, keepdim=True)
@@ -63,7 +72,7 @@ class RolePass:
         self._projectors: dict[torch.device, Projector] = {}
 
     def columns(self, layer: int, tokens: Ints, dealt: Ints) -> dict[str, Any]:
-        """The columns of `roles`; `dealt` is the control. Null without embeddings."""
+        """The columns of `roles`; `dealt` is the control. Without embeddings those of words are null."""
         model, device = self.model, self.model.devices[layer]
         if self._directions is not None and device not in self._projectors:
             words = self._directions.to(device)
@@ -71,6 +80,7 @@ class RolePass:
         projector = self._projectors.get(device)
         memories = model.sizes.memories[layer]
         columns: dict[str, Any] = {"memory": np.arange(memories, dtype=np.int32)}
+        columns |= input_output(model, layer, seed=self._seed)
         if projector is None:
             columns |= {name: [[] for _ in range(memories)] for name in ("key_top_tokens", "key_top_cosines")}
             return columns | {name: np.ma.array(np.zeros(memories, kind), mask=True) for name, kind in _NUMBERS.items()}
@@ -106,6 +116,40 @@ _NUMBERS: dict[str, type] = {
     **dict.fromkeys(_ON_TEXT, np.int32),
 }
 """Columns that are null if the memory has no positive trigger."""
+
+
+def input_output(model: LanguageModel, layer: int, *, seed: int) -> dict[str, Any]:
+    """The cosines of each memory's keys with its value and with each other, in the stream, and the thresholds beyond
+    which it adds or removes: quantiles over pairs of the layer, or of the expert. Null where keys cannot be read, and
+    of a vector of zeros.
+    """
+    numbering = model.numbering(layer)
+    columns = {name: np.full(numbering.count, np.nan, np.float32) for name in IN_AND_OUT}
+    with suppress(ModelUnsupported):
+        directions = [*folded_keys(model, layer), model.values_in_stream(layer)]
+        *keys, value = (normalize(each.to(directions[0].device), dim=1, eps=_TINY) for each in directions)
+        del directions
+        gated = [("up_value", (keys[-1], value)), ("gate_value", (keys[0], value)), ("gate_up", (keys[0], keys[-1]))]
+        named = gated if len(keys) > 1 else [("key_value", (keys[0], value))]
+        for name, pair in named:
+            known = pair[0].any(1) & pair[1].any(1)
+            columns[name] = torch.einsum("ij,ij->i", *pair).masked_fill(~known, torch.nan).cpu().numpy()
+        for expert, (first, width) in enumerate(zip(numbering.firsts, numbering.widths, strict=True)):
+            places = first + np.flatnonzero(np.isfinite(columns[named[0][0]][first : first + width]))
+            if len(places) > 1:
+                drawn = _pair_cosines(keys[-1], value, places, np.random.default_rng((seed, 18, layer, expert)))
+                for name, level in (("removes_below", TAIL), ("adds_above", 1 - TAIL)):
+                    columns[name][first : first + width] = np.quantile(drawn, level, method="weibull")
+    return {name: np.ma.masked_invalid(column) for name, column in columns.items()}
+
+
+def _pair_cosines(keys: Tensor, values: Tensor, places: Ints, random: np.random.Generator) -> NDArray[np.float32]:
+    """The cosines of unit vectors: of a random memory's key among `places`, and the value of another one."""
+    one = random.integers(len(places), size=PAIRS)
+    other = (one + random.integers(1, len(places), size=PAIRS)) % len(places)
+    pairs = torch.from_numpy(places[np.stack([one, other])]).to(keys.device)
+    parts = torch.split(pairs, rows_within(BUDGET.cosines, keys.shape[1]), dim=1)
+    return torch.cat([torch.einsum("ij,ij->i", keys[key], values[value]) for key, value in parts]).cpu().numpy()
 
 
 def _rank(name: str, wanted: Ints, share: Share) -> Columns:
