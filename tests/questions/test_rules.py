@@ -224,8 +224,8 @@ def test_a_claim_by_the_papers_formula_is_judged_beside_ours() -> None:
     lines += [total("agreement_best_above_baseline", -1, 1), total("literal_agreement_best_above_baseline", 0.1, 0.2)]
     found = compare_with_paper({"value_agreement": answered("value_agreement", lines)})
     [line] = [line for line in found if line.text == "agreement in the best layer"]
-    assert (line.literal_interval, line.literal_shown) == ("[10.0 %, 20.0 %]", "yes")
-    assert (line.interval, line.shown) == ("[3.0 %, 4.0 %]", "undecided")
+    assert (line.literal_interval.replace("\N{NO-BREAK SPACE}", ""), line.literal_shown) == ("[10.0%, 20.0%]", "yes")
+    assert (line.interval.replace("\N{NO-BREAK SPACE}", ""), line.shown) == ("[3.0%, 4.0%]", "undecided")
     assert "softmax(v E^T)" in line.why
 
 

@@ -32,20 +32,20 @@ class AnswerBuilder:
         self._names = {number.name for number in question.numbers}
         self._keys = dict(keys or {})
         self._rows: list[tuple[Any, ...]] = []
-        self._prefix = ""
+        self.prefix = ""
 
     def literal(self) -> "AnswerBuilder":
         """The same answer, for numbers by the paper's own formula: of those added the question's `literal` ones are
         kept.
         """
         builder = copy(self)
-        builder._prefix = LITERAL
+        builder.prefix = LITERAL
         return builder
 
     def add(self, layer: int | None, name: str, estimate: Estimate, **keys: Any) -> None:
         """`layer` None is a total; a value that is not finite becomes null."""
-        name = self._prefix + name
-        if name not in self._names and self._prefix:
+        name = self.prefix + name
+        if name not in self._names and self.prefix:
             return
         if name not in self._names:
             raise ValueError(f"{name} is not a number that the question declares")

@@ -153,17 +153,17 @@ class Predictions:
             rows = rows.join(require_table(atlas, beside), on=["prefix", "layer"], maintain_order="left")
         if rows.height != predictions.height or not set(rows["layer"].unique()) <= set(self.layers):
             raise AtlasDamaged(f"{atlas.path}: predictions names prefixes or layers that the atlas does not have")
-        self._columns = {name: rows[name].to_numpy() for name in rows.columns}
+        self.columns = {name: rows[name].to_numpy() for name in rows.columns}
         documents, self._codes = np.unique(self["document"], return_inverse=True)
         self.place: NDArray[np.int64] = np.searchsorted(np.array(self.layers), self["layer"])
         """Index in `layers`, per row."""
         memories = np.array([atlas.memories(one) for one in self.layers])[self.place]
-        self.memories: NDArray[Any] = self._columns.get("routed_memories", memories)
+        self.memories: NDArray[Any] = self.columns.get("routed_memories", memories)
         """Of the row's layer; in a mixture of experts those that the prefix was routed to (definitions.md 7.1)."""
         self._resamples = Resamples(len(documents), plan_seed(atlas))
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        return self._columns[name]
+        return self.columns[name]
 
     def literal(self) -> "Predictions | None":
         """The same prefixes by the paper's own formulas (definitions.md 4b): its columns under the names of ours. None
@@ -174,7 +174,7 @@ class Predictions:
         if np.isnan(self[formula[0]].astype(np.float64)).any():
             return None
         rows = copy(self)
-        rows._columns = self._columns | {name: self[one] for name, one in zip(ours, formula, strict=True)}
+        rows.columns = self.columns | {name: self[one] for name, one in zip(ours, formula, strict=True)}
         return rows
 
     def after(self, numbers: NDArray[Any]) -> NDArray[np.float64]:
