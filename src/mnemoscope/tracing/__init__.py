@@ -4,6 +4,7 @@ from mnemoscope.foundation.memory_changes import Intervention, interventions_of
 from mnemoscope.tracing.causal import CausalCheck, causal_check
 from mnemoscope.tracing.comparison import Comparison, Difference, Generated, Shift, compare, continuation_lines
 from mnemoscope.tracing.interventions import as_python, intervene
+from mnemoscope.tracing.layer_sum import LayerSum, layer_sum
 from mnemoscope.tracing.predictions import Step, generate
 from mnemoscope.tracing.records import Token
 from mnemoscope.tracing.rendering import for_terminal
@@ -18,6 +19,7 @@ __all__ = [
     "Difference",
     "Generated",
     "Intervention",
+    "LayerSum",
     "Shift",
     "Step",
     "Token",
@@ -31,6 +33,7 @@ __all__ = [
     "generate",
     "intervene",
     "interventions_of",
+    "layer_sum",
     "max_probability",
     "norms_of",
     "rank_of",

@@ -19,7 +19,18 @@ from mnemoscope.models import LanguageModel
 from mnemoscope.models.forward.hooks import read_coefficients
 from mnemoscope.models.object_state import hold_model
 from mnemoscope.show.pages.model.trace import TOKENS
-from mnemoscope.tracing import Intervention, as_python, causal_check, compare, generate, intervene, rank_of, top, trace
+from mnemoscope.tracing import (
+    Intervention,
+    as_python,
+    causal_check,
+    compare,
+    generate,
+    intervene,
+    layer_sum,
+    rank_of,
+    top,
+    trace,
+)
 from mnemoscope.tracing.interventions import check
 from mnemoscope.tracing.predictions import continuation, ids_of
 from mnemoscope.tracing.scoring.scores import split_rows
@@ -105,6 +116,16 @@ def continue_prompt(
         }
 
     return worker.answer(("written", prompt, changes, tokens, by is None), make)
+
+
+def layer_parts(worker: ModelWorker, prompt: str, changes: Changes, layer: int, position: int) -> dict[str, Any]:
+    """As `LayerSum.to_dict`."""
+
+    def make(model: LanguageModel, _: Cancelled) -> dict[str, Any]:
+        read_prompt(model, prompt)
+        return layer_sum(model, prompt, layer, position=position, interventions=changes).to_dict()
+
+    return worker.answer(("figure1", prompt, changes, layer, position), make)
 
 
 def next_texts(worker: ModelWorker, prompt: str, ids: tuple[int, ...]) -> list[str | None]:
