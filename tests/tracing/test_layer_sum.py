@@ -10,7 +10,7 @@ import mnemoscope as ms
 from mining.conftest import byte_tokenizer
 from mnemoscope.errors import OptionError, PromptError
 from mnemoscope.models import load_model
-from mnemoscope.tracing import layer_sum
+from mnemoscope.tracing.layer_sum import layer_sum
 from models.expert_models import HandRead, blocks_of, build_mixture
 from tracing.test_trace import END, PROMPT, tiny
 
@@ -57,7 +57,7 @@ def test_dense_layers_are_the_sums_of_a_plain_loop(name: str) -> None:
     for position in (1, len(tokens) - 1):
         places, _ = slow.read(tokens[: position + 1])
         for layer, place in enumerate(places):
-            found = layer_sum(model, PROMPT, layer, position=position, memories=LISTED).to_dict()
+            found = layer_sum(model, PROMPT, layer, position=position, memories=LISTED)
             down, m = slow.downs[layer], place.coefficients
             y = m @ slow.values(layer) + (0 if down.bias is None else down.bias)
             check_sum(found, m.tolist(), slow.values(layer).tolist(), y.tolist())
@@ -87,7 +87,7 @@ def test_a_mixture_s_layer_is_the_sum_over_the_experts_of_the_token(name: str) -
         hf(input_ids=torch.tensor([ids]))
         hook.remove()
         y = written[0][0] if isinstance(written[0], tuple) else written[0]
-        found = layer_sum(model, "the cat sat", layer, memories=LISTED).to_dict()
+        found = layer_sum(model, "the cat sat", layer, memories=LISTED)
         check_sum(
             found,
             coefficients[layer][-1].tolist(),
@@ -99,12 +99,12 @@ def test_a_mixture_s_layer_is_the_sum_over_the_experts_of_the_token(name: str) -
 
 def test_changes_are_in_the_sum_and_nothing_may_fire() -> None:
     model = load_model("handmade:planted")
-    one = layer_sum(model, "the cat sat on the", 1).to_dict()
+    one = layer_sum(model, "the cat sat on the", 1)
     assert [row["memory"] for row in one["memories"]] == ["L1.M4"]
     assert one["ffn"][0]["text"] == " mat"
-    double = layer_sum(model, "the cat sat on the", 1, interventions=["L1.M4*2"]).to_dict()
+    double = layer_sum(model, "the cat sat on the", 1, interventions=["L1.M4*2"])
     assert double["memories"][0]["contribution"] == pytest.approx(2 * one["memories"][0]["contribution"])
-    silent = layer_sum(model, "the cat sat on the", 0).to_dict()
+    silent = layer_sum(model, "the cat sat on the", 0)
     assert silent["memories"] == []
     assert silent["total"] == {"memories": 0, "length": 0.0, "along": 0.0}
 

@@ -4,7 +4,6 @@ from mnemoscope.foundation.memory_changes import Intervention, interventions_of
 from mnemoscope.tracing.causal import CausalCheck, causal_check
 from mnemoscope.tracing.comparison import Comparison, Difference, Generated, Shift, compare, continuation_lines
 from mnemoscope.tracing.interventions import as_python, intervene
-from mnemoscope.tracing.layer_sum import LayerSum, layer_sum
 from mnemoscope.tracing.predictions import Step, generate
 from mnemoscope.tracing.records import Token
 from mnemoscope.tracing.rendering import for_terminal
@@ -19,7 +18,6 @@ __all__ = [
     "Difference",
     "Generated",
     "Intervention",
-    "LayerSum",
     "Shift",
     "Step",
     "Token",
@@ -33,7 +31,6 @@ __all__ = [
     "generate",
     "intervene",
     "interventions_of",
-    "layer_sum",
     "max_probability",
     "norms_of",
     "rank_of",

@@ -19,19 +19,9 @@ from mnemoscope.models import LanguageModel
 from mnemoscope.models.forward.hooks import read_coefficients
 from mnemoscope.models.object_state import hold_model
 from mnemoscope.show.pages.model.trace import TOKENS
-from mnemoscope.tracing import (
-    Intervention,
-    as_python,
-    causal_check,
-    compare,
-    generate,
-    intervene,
-    layer_sum,
-    rank_of,
-    top,
-    trace,
-)
+from mnemoscope.tracing import Intervention, as_python, causal_check, compare, generate, intervene, rank_of, top, trace
 from mnemoscope.tracing.interventions import check
+from mnemoscope.tracing.layer_sum import layer_sum
 from mnemoscope.tracing.predictions import continuation, ids_of
 from mnemoscope.tracing.scoring.scores import split_rows
 from mnemoscope.tracing.trace import run_blocks
@@ -119,11 +109,11 @@ def continue_prompt(
 
 
 def layer_parts(worker: ModelWorker, prompt: str, changes: Changes, layer: int, position: int) -> dict[str, Any]:
-    """As `LayerSum.to_dict`."""
+    """As `layer_sum`."""
 
     def make(model: LanguageModel, _: Cancelled) -> dict[str, Any]:
         read_prompt(model, prompt)
-        return layer_sum(model, prompt, layer, position=position, interventions=changes).to_dict()
+        return layer_sum(model, prompt, layer, position=position, interventions=changes)
 
     return worker.answer(("figure1", prompt, changes, layer, position), make)
 

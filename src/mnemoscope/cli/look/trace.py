@@ -86,7 +86,7 @@ def trace(
     drawn = {}
     if figure1 is not None and out is not None:
         picture = pictures.figure1(loaded, prompt, figure1, position=position, interventions=parsed)
-        drawn = {"figure1": picture.to_dict(), "file": str(picture.save(out))}
+        drawn = {"figure1": picture.numbers, "file": str(picture.save(out))}
         print(f"{out}: Figure 1 of layer {figure1}", file=sys.stderr)
     if parsed:
         both = tracing.compare(
