@@ -2,6 +2,7 @@
 
     python docs/refresh.py                  # all pages; --check changes nothing and says which pages are old
     python docs/refresh.py --without demo   # leaves the blocks alone that say `demo`, which takes minutes
+    python docs/refresh.py --figure1 ATLAS  # draws docs/figures/figure1.svg with the labels of the demo's atlas
     python docs/refresh.py --pictures ATLAS # takes README's picture anew (needs Debian's chromium), of the atlas
                                             # smollm2-wiki that runs/real-models.sh makes
 
@@ -38,6 +39,7 @@ PAGES = (
 )
 PICTURES = {
     "docs/figures/memory-page.png": "python docs/refresh.py --pictures ATLAS",
+    "docs/figures/figure1.svg": "python docs/refresh.py --figure1 mnemoscope-demo",
     **{
         f"docs/figures/{name}.svg": "runs/paper.sh"
         for name in (
@@ -55,6 +57,8 @@ PICTURES = {
     },
 }
 """Every picture of the pages, and the command that makes it."""
+FIGURE1 = ("builtin:pydocs", "Return a list of", 2)
+"""Model, prompt and layer of docs/paper.md's first picture."""
 SEEN = (
     *(f"show/pages/templates/{name}.html" for name in ("memory", "parts", "page")),
     "web/static/style.css",
@@ -168,7 +172,13 @@ def main() -> None:
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--without", metavar="TEXT")
     parser.add_argument("--pictures", metavar="ATLAS", type=Path)
+    parser.add_argument("--figure1", metavar="ATLAS", type=Path)
     arguments = parser.parse_args()
+    if arguments.figure1:
+        import mnemoscope as ms
+
+        ms.figure1(*FIGURE1, atlas=arguments.figure1).save(ROOT / "docs/figures/figure1.svg")
+        return
     if arguments.pages == PAGES and arguments.pictures:
         with tempfile.TemporaryDirectory(prefix="mnemoscope-docs-") as folder:
             take_picture(Scratch(Path(folder)), arguments.pictures)

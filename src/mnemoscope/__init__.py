@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mnemoscope.neuron_names import names
     from mnemoscope.questions import answer
     from mnemoscope.saved_results import open_result
+    from mnemoscope.show.figures.figure1 import figure1
     from mnemoscope.show.figures.sections import chart
     from mnemoscope.tracing import intervene, trace
 
@@ -36,6 +37,7 @@ __all__ = [
     "diff",
     "errors",
     "extend",
+    "figure1",
     "intervene",
     "load_model",
     "merge",
@@ -50,6 +52,7 @@ __all__ = [
 _ROOMS = {
     "atlas": ("Atlas", "open_atlas", "verify"),
     "attribution": ("attribute", "diff"),
+    "show.figures.figure1": ("figure1",),
     "show.figures.sections": ("chart",),
     "comparison": ("compare",),
     "foundation.memory_names": ("MemoryId",),

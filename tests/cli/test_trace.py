@@ -1,6 +1,7 @@
 """`mnemoscope trace`: what it prints, its JSON, and what it refuses."""
 
 import json
+from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
@@ -36,8 +37,36 @@ def test_json_is_the_trace_as_python_has_it(capsys: Capture) -> None:
     assert "L1.M4=0" in changed["python"]
 
 
-def test_it_refuses_in_one_line(capsys: Capture) -> None:
-    assert main(["trace", MODEL, "cat", "--position", "1"]) == 2
+@pytest.mark.parametrize("change", [(), ("--set", "L1.M4*2")])
+def test_figure_1_is_written_beside_what_is_printed(change: tuple[str, ...], tmp_path: Path, capsys: Capture) -> None:
+    out = tmp_path / "figure1.svg"
+    drawn = ["trace", MODEL, PROMPT, *change, "--figure1", "1", "--out", str(out)]
+    assert main(drawn) == 0
+    printed = capsys.readouterr()
+    assert "L1.M4" in printed.out
+    assert printed.err.endswith(f"{out}: Figure 1 of layer 1\n")
+    assert "L1.M4" in out.read_text()
+    assert main([*drawn, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    (one,) = found["figure1"]["memories"]
+    assert (one["memory"], found["file"]) == ("L1.M4", str(out))
+    assert main([*drawn[: -4 - len(change)], "--json", "--memories", "1"]) == 0
+    plain = json.loads(capsys.readouterr().out)["trace"]["layers"][1]["positions"][-1]["memories"][0]
+    assert one["coefficient"] == pytest.approx(plain["coefficient"] * (2 if change else 1))
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["cat", "--position", "1"], "position 1"),
+        (["cat", "--figure1", "1"], "--figure1 LAYER and --out FILE go together"),
+        (["cat", "--out", "a.svg"], "--figure1 LAYER and --out FILE go together"),
+        (["cat", "--figure1", "1", "--out", "a.jpg"], "'a.jpg' is no picture"),
+        (["cat", "--figure1", "3", "--out", "a.svg"], "there is no layer 3: the model has layers 0 to 2"),
+    ],
+)
+def test_it_refuses_in_one_line(words: list[str], line: str, capsys: Capture) -> None:
+    assert main(["trace", MODEL, *words]) == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
-    assert "position 1" in err
+    assert line in err

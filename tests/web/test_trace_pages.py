@@ -11,7 +11,7 @@ import pytest
 from starlette.testclient import TestClient
 
 import mnemoscope as ms
-from mnemoscope.models import LanguageModel
+from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.show.pages.model.trace import CHANGES, PROMPT, WRITTEN
 from mnemoscope.tracing import causal_check, compare, generate
 from web.parts import Parts
@@ -210,6 +210,34 @@ def test_a_memorys_page_carries_prompt_and_changes_along(reader: TestClient) -> 
     assert query == {"prompt": [PROMPT_TEXT], "set": ["L0.M3*2", "L1.M4=0"]}
     assert "/L1.M4/causal" in memory.links()
     assert data(reader, set=query["set"])["interventions"] == ["L0.M3*2", "L1.M4=0"]
+
+
+def test_the_papers_figure_1_of_a_layer_is_drawn_with_links_to_the_others(reader: TestClient, planted: Path) -> None:
+    drawn = data(reader, layer=1)["figure1"]
+    assert [one["memory"] for one in drawn["memories"]] == ["L1.M4"]
+    atlas = ms.open_atlas(planted)
+    label = atlas["L1.M4"].labels()["label"][0]
+    labelled = ms.figure1(load_model(SPEC), PROMPT_TEXT, 1, atlas=atlas).numbers["memories"]
+    assert [drawn["memories"][0]["label"], labelled[0]["label"]] == [label, label]
+    shown = page(reader, layer=1)
+    (broad, narrow) = (at for tag, at in shown.found if tag == "svg" and "Layer 1 as" in (at.get("aria-label") or ""))
+    assert int(narrow["width"] or 0) < 400 < int(broad["width"] or 0)
+    assert "no other memories" not in shown.text
+    assert {f"layer={layer}" in link for layer, link in enumerate(shown.links("#figure1"))} == {True}
+    assert len(shown.links("#figure1")) == 3
+    assert shown.text.count("their sum y") == 2
+    off = data(reader, layer=1, set=OFF)["figure1"]
+    assert (off["memories"], off["total"]["length"]) == ([], 0.0)
+    assert data(reader, layer=1, set=OFF, view="before")["figure1"] == drawn
+
+
+def test_a_memorys_page_leads_to_figure_1_at_its_best_trigger(reader: TestClient) -> None:
+    (way,) = Parts(reader.get("/L1.M4").text).links("#figure1")
+    best = reader.get("/L1.M4.json").json()["triggers"][0]
+    found = reader.get(way.replace("/trace?", "/trace.json?").partition("#")[0]).json()["figure1"]
+    assert (found["layer"], found["position"]) == (1, best["position"])
+    (row,) = (one for one in found["memories"] if one["memory"] == "L1.M4")
+    assert row["coefficient"] == pytest.approx(best["coefficient"], rel=1e-5)
 
 
 def test_the_next_token_grows_the_prompt(reader: TestClient) -> None:

@@ -22,6 +22,7 @@ from mnemoscope.show.pages.edition import Data
 from mnemoscope.show.pages.model.trace import TOKENS
 from mnemoscope.tracing import Intervention, as_python, causal_check, compare, generate, intervene, rank_of, top, trace
 from mnemoscope.tracing.interventions import check
+from mnemoscope.tracing.layer_sum import layer_sum
 from mnemoscope.tracing.predictions import continuation, ids_of
 from mnemoscope.tracing.scoring.scores import split_rows
 from mnemoscope.tracing.trace import run_blocks
@@ -106,6 +107,16 @@ def continue_prompt(
         }
 
     return worker.answer(("written", prompt, changes, tokens, by is None), make)
+
+
+def layer_parts(worker: ModelWorker, prompt: str, changes: Changes, layer: int, position: int) -> dict[str, Any]:
+    """As `layer_sum`."""
+
+    def make(model: LanguageModel, _: Cancelled) -> dict[str, Any]:
+        read_prompt(model, prompt)
+        return layer_sum(model, prompt, layer, position=position, interventions=changes)
+
+    return worker.answer(("figure1", prompt, changes, layer, position), make)
 
 
 def next_texts(worker: ModelWorker, prompt: str, ids: tuple[int, ...]) -> list[str | None]:

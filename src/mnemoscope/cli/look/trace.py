@@ -2,6 +2,8 @@
 memories.
 """
 
+import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,6 +11,7 @@ import typer
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import loading
 from mnemoscope.cli.runner import emit, terminal_columns
+from mnemoscope.errors import OptionError
 from mnemoscope.foundation.options.mining_options import AUTO
 from mnemoscope.foundation.options.model_options import ModelOptions, check_names
 
@@ -38,6 +41,14 @@ def trace(
     ] = None,
     top: Annotated[int, typer.Option(metavar="K", help="Predictions of each stream (--json gives all).")] = 10,
     memories: Annotated[int, typer.Option(metavar="K", help="Dominant memories of each layer in --json.")] = 10,
+    figure1: Annotated[
+        int | None,
+        typer.Option(metavar="LAYER", help="Draw the paper's Figure 1 for this layer, into --out.", show_default=False),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Of --figure1: a file in .svg, .png or .pdf.", show_default=False),
+    ] = None,
     dtype: arg.Dtype = "float32",
     device: arg.Device = AUTO,
     *,
@@ -48,22 +59,35 @@ def trace(
 
     After every token: what comes next, and from which layer on that is decided. For one position: what the residual,
     the feed-forward layer and the output of every layer predict, and which memories contribute most, with their votes.
-    With --set: all of this before and after the change. A space inside a token shows as · and a line break as ⏎.
+    With --set: all of this before and after the change. With --figure1 the layer is drawn, too: the keys that the
+    prefix meets, their coefficients, the weighted values and their sum (with --set: after the change). A space inside a
+    token shows as · and a line break as ⏎.
 
     Example: mnemoscope trace builtin:pydocs "Return a list of" --set L5.M25=0 --generate 10
     """
     arg.at_least(0, generate=generate, temperature=temperature, memories=memories, seed=seed)
     arg.at_least(1, top=top)
+    if (figure1 is None) != (out is None):
+        raise OptionError("--figure1 LAYER and --out FILE go together: give both")
     from mnemoscope.foundation.memory_changes import interventions_of
 
     check_names(model, opening)
     parsed = interventions_of(changes)
+    if out is not None:
+        from mnemoscope.show.figures import figure1 as pictures
+
+        pictures.check_ending(out)
     from mnemoscope import tracing
     from mnemoscope.models import load_model
 
     with loading(model):
         loaded = load_model(model, dtype=dtype, device=device, **opening.keywords())
     script = tracing.as_python(model, prompt, parsed, opening=opening)
+    drawn = {}
+    if figure1 is not None and out is not None:
+        picture = pictures.figure1(loaded, prompt, figure1, position=position, interventions=parsed)
+        drawn = {"figure1": picture.numbers, "file": str(picture.save(out))}
+        print(f"{out}: Figure 1 of layer {figure1}", file=sys.stderr)
     if parsed:
         both = tracing.compare(
             loaded, prompt, parsed, top=top, memories=memories, tokens=generate, temperature=temperature, seed=seed
@@ -72,7 +96,8 @@ def trace(
             text = both.text(position=position)
         if json:
             compared = both.to_dict()
-            emit({"trace": compared.pop("before"), "comparison": compared, "generation": None, "python": script})
+            before = compared.pop("before")
+            emit({"trace": before, "comparison": compared, "generation": None, "python": script, **drawn})
         else:
             print(text)
         return
@@ -82,7 +107,7 @@ def trace(
     steps = tuple(tracing.generate(loaded, prompt, tokens=generate, temperature=temperature, seed=seed))
     if json:
         generation = [step.to_dict() for step in steps] if generate else None
-        emit({"trace": traced.to_dict(), "comparison": None, "generation": generation, "python": script})
+        emit({"trace": traced.to_dict(), "comparison": None, "generation": generation, "python": script, **drawn})
         return
     print(text)
     if generate:

@@ -33,6 +33,7 @@ MEANINGS = {
     "layers": "The layers, as numbers (of an option also as `0-3,7`); None: all.",
     "memories": "Memories, by name or number; None: all.",
     "trace.memories": "At most how many memories of each layer and position.",
+    "figure1.memories": "At most how many memories have a row of their own.",
     "memory": "The name of a memory, such as L10.M222.",
     "mined": "The entry `model` of a manifest.",
     "model": "A LanguageModel, or a name that `load_model` takes.",

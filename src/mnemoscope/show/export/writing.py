@@ -9,7 +9,6 @@ normalised here. One font and one weight per figure keep the order of a PDF's fo
 """
 
 import json
-import re
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from mnemoscope.foundation.progress import Progress, report_to
 from mnemoscope.questions import QUESTIONS
 from mnemoscope.questions.answers import LoadedAnswers, load_answers
 from mnemoscope.show.export.folder import check_writable, is_beside, replacing_files
-from mnemoscope.show.figures.page_svg import grammar, number_parts
+from mnemoscope.show.figures.page_svg import grammar, number_parts, picture_files
 from mnemoscope.show.figures.routing import LayerRouting, routing, routing_chart
 from mnemoscope.show.figures.sections import drawn_figure
 from mnemoscope.show.pages.edition import Edition
@@ -42,10 +41,6 @@ PAGE = "index.html"
 ENDINGS = ("svg", "png", "pdf")
 ROUTING = "routing"
 """The figure of a mixture of experts; it belongs to no question."""
-SCALE = 2
-"""Pixels of a PNG per unit of the drawing."""
-
-_RESOURCES = re.compile(rb"(?:^ +/\w+ [0-9]+ 0 R\n){2,}", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -136,15 +131,7 @@ def _part(name: str) -> str:
 
 def export_figure(specification: dict[str, Any]) -> dict[str, bytes]:
     drawn = number_parts(vl_convert.vegalite_to_svg(specification, vl_version=grammar()))
-    # In pages, text and axes inherit their colour; a separate file has a white background.
-    fixed = drawn.replace("currentColor", "#1f2328")
-    return {
-        "svg": fixed.encode(),
-        "png": vl_convert.svg_to_png(fixed, scale=SCALE),
-        "pdf": _RESOURCES.sub(
-            lambda run: b"".join(sorted(run.group().splitlines(keepends=True))), vl_convert.svg_to_pdf(fixed)
-        ),
-    }
+    return picture_files(drawn)
 
 
 @cache

@@ -28,6 +28,9 @@ ATTRIBUTES = frozenset(
 SPOKEN = ("point", "bar", "tick", "circle")
 """Marks with a tooltip; lines and bands get theirs from their points."""
 
+SCALE = 2
+"""Pixels of a PNG per unit of the drawing."""
+_RESOURCES = re.compile(rb"(?:^ +/\w+ [0-9]+ 0 R\n){2,}", re.MULTILINE)
 _LONG = re.compile(r"([0-9]+\.[0-9][0-9])[0-9]+")
 _LAYER = re.compile(r"; layer: ([0-9]+)")
 """A layer in a tooltip, after the fields of the axes."""
@@ -64,6 +67,21 @@ def page_svg(specification: dict[str, Any], *, name: str, label: str, silent: bo
     kept.attrib |= {"class": "drawing", "role": role, "aria-label": label, "font-family": "inherit"}
     kept.extend(_inside(root, name, silent=silent))
     return ElementTree.tostring(kept, encoding="unicode")
+
+
+def picture_files(drawn: str) -> dict[str, bytes]:
+    """A drawing as separate files, by ending. Of a PDF the resources, which the renderer lists in random order, are
+    sorted.
+    """
+    # In pages, text and axes inherit their colour and font; a separate file has a white background.
+    fixed = drawn.replace("currentColor", "#1f2328").replace('"inherit"', '"sans-serif"')
+    return {
+        "svg": fixed.encode(),
+        "png": vl_convert.svg_to_png(fixed, scale=SCALE),
+        "pdf": _RESOURCES.sub(
+            lambda run: b"".join(sorted(run.group().splitlines(keepends=True))), vl_convert.svg_to_pdf(fixed)
+        ),
+    }
 
 
 def _inside(parent: ElementTree.Element, name: str, *, silent: bool) -> Iterator[ElementTree.Element]:

@@ -14,7 +14,7 @@ from mnemoscope.errors import AtlasDamaged, MemoryIdError, OptionError
 from mnemoscope.foundation.memory_names import HISTOGRAM_EDGES, MemoryId
 from mnemoscope.foundation.near_duplicates import count_different
 from mnemoscope.show.pages.edition import Data, Edition
-from mnemoscope.show.pages.model.trace import CHANGES, PROMPT, Change, TraceAddress
+from mnemoscope.show.pages.model.trace import CHANGES, PROMPT, TOKENS, Change, TraceAddress
 from mnemoscope.show.pages.page import Address, Page, PageKind, PageNotFound
 from mnemoscope.show.pages.triggers import fold_groups, group_triggers, random_groups, random_view, triggers_view
 
@@ -105,10 +105,22 @@ def memory_page(edition: Edition, name: MemoryName, address: MemoryAddress = PLA
             "bars": bars(data["activity"]),
             "numbers": {table: TABLES[table].numbers(row) for table, row in rows.items() if row},
             "carry": f"&{carry}" if carry else "",
+            "figure1": _figure1(edition, wanted, triggers),
             "add": carried.with_change(f"{wanted}=0"),
         }
 
     return Page("memory.html", str(wanted), data, extra)
+
+
+def _figure1(edition: Edition, wanted: MemoryId, triggers: Sequence[Data]) -> str:
+    """The trace's picture of the memory's layer at its best trigger; empty without one that the page can take."""
+    for best in triggers[:1]:
+        sentence = edition.atlas.sentences([best["sentence"]]).row(0, named=True)
+        text, short = sentence["text"], len(sentence["tokens"]) <= TOKENS and not sentence.get("source")
+        if short and 0 < len(text) <= PROMPT:
+            address = TraceAddress(prompt=text, layer=wanted.layer, position=best["position"])
+            return f"{address.address()}#figure1"
+    return ""
 
 
 def reference(edition: Edition, wanted: MemoryId) -> Data:

@@ -5,6 +5,7 @@ The address is the whole state: a page is a link, and no request depends on an e
 model_worker.py, one request at a time. Without a model, `lacking` has the routes of pages that explain how to get one.
 """
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import Depends, Path, Query
@@ -172,12 +173,17 @@ def _trace_page(site: Site, worker: "ModelWorker", wanted: TraceAddress) -> Page
         "generation": None,
         "python": model_answers.trace_script(worker, wanted.prompt, changes),
         "dominant": None,
+        "figure1": None,
         "pushed": None,
         "difference": None,
     }
     if not worker.differs:
         peaks = [edition.peaks(of) for of in range(len(trace["layers"]))]
         data["dominant"] = dominant_memories(worker, wanted.prompt, shown, position, edition.state, peaks)
+    with suppress(ModelUnsupported):  # a layer whose values do not add up
+        parts = model_answers.layer_parts(worker, wanted.prompt, shown, layer, position)
+        memories = parts["memories"] if worker.differs else describe_memories(edition, parts["memories"])
+        data["figure1"] = {**parts, "memories": memories}
     if wanted.generate:
         before = model_answers.continue_prompt(worker, wanted.prompt, (), wanted.generate)
         after = model_answers.continue_prompt(worker, wanted.prompt, changes, wanted.generate) if changes else None

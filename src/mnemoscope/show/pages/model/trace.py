@@ -16,6 +16,7 @@ from mnemoscope.atlas.vocabulary import Vocabulary
 from mnemoscope.errors import OptionError
 from mnemoscope.foundation.formatting import format_value
 from mnemoscope.foundation.memory_names import MemoryId
+from mnemoscope.show.figures.figure1 import BROAD, NARROW, draw
 from mnemoscope.show.pages.edition import Data, Edition
 from mnemoscope.show.pages.page import MODEL, Address, PageKind
 
@@ -188,6 +189,7 @@ class TraceView:
         self.here = self.trace["positions"][self.position]
         self.place = self.trace["layers"][self.layer]["positions"][self.position]
         self.written = self.trace["logits"][self.position]
+        self.figure1 = data["figure1"]
         self.dominant = data["dominant"] or [None] * len(self.trace["layers"])
         # The heat map shows some positions at one time.
         length = len(self.trace["positions"])
@@ -223,6 +225,11 @@ class TraceView:
         """The layers without an event, but for the one that is shown."""
         places = enumerate(layer["positions"][self.position] for layer in self.trace["layers"])
         return [at for at, place in places if place["event"] in QUIET and at != self.layer and not self.marks(at)]
+
+    def figures(self) -> dict[str, str]:
+        """The paper's Figure 1 for wide windows and for phones."""
+        sizes = {"broad": BROAD, "narrow": NARROW}
+        return {size: draw(self.figure1, of, link=self.wanted.memory) for size, of in sizes.items()}
 
     def heat_map(self, heat: Data) -> list[list[Data]]:
         def cell(layer: int, position: int, state: Data) -> Data:
