@@ -211,10 +211,10 @@ def test_what_people_call_compositions_is_in_the_folder_too(tmp_path: Any) -> No
     found = read_verdicts(atlas.path)
     assert found is not None
     assert found.rows() == [
-        (11, "Ada", "distant"),
-        (12, "Ada", "related"),
-        (12, "Ben", "distant"),
-        (13, "Ben", "related"),
+        (11, "Ada", "distant", False),
+        (12, "Ada", "related", False),
+        (12, "Ben", "distant", False),
+        (13, "Ben", "related", False),
     ]
     shares = {name: one.value for name, one in majority_calls(found).items()}
     assert shares == {"related": 1 / 3, "distant": 1 / 3, "split": 1 / 3}

@@ -19,6 +19,7 @@ CAMPAIGN = {
 }
 JUDGEMENT: dict[str, Any] = {
     "author": "Ada",
+    "author_kind": "person",
     "made_at": "2026-01-02T03:04:05+02:00",
     "event": "judgement",
     "item_kind": "key",
@@ -152,6 +153,7 @@ def test_rows_that_just_fit(row: dict[str, Any], change: dict[str, Any]) -> None
         (JUDGEMENT, {"kind": "related"}, "the kind is 'related'; choose one of shallow, semantic, both, none"),
         (VERDICT, {"kind": "shallow"}, "the kind is 'shallow'; choose one of related, distant, none"),
         (JUDGEMENT, {"author": "?"}, "the name is"),
+        (JUDGEMENT, {"author_kind": None}, "the author_kind is None; choose one of person, model"),
         (JUDGEMENT, {"key": "1234567"}, "key is '1234567', not the key of a judgement"),
         (JUDGEMENT, {"key": "k" * 81}, "not the key of a judgement"),
         (JUDGEMENT, {"key": None}, "not the key of a judgement"),
@@ -177,7 +179,7 @@ def test_rows_that_just_fit(row: dict[str, Any], change: dict[str, Any]) -> None
         (VERDICT, {"item_kind": "key"}, "the item_kind is 'key'; choose one of case"),
         (JUDGEMENT, {"item_kind": "case"}, "the item_kind is 'case'; choose one of key, control, chosen"),
         (JUDGEMENT, {"item_kind": None}, "item_kind is None"),
-        (FINISH, {"item_kind": "row"}, "the item_kind is 'row'; choose one of key, control, chosen, case"),
+        (FINISH, {"item_kind": "row"}, "the item_kind is 'row'; choose one of key, control, chosen, sheet_key, case"),
         (JUDGEMENT, {"layer": -1}, "layer is -1"),
         (JUDGEMENT, {"layer": True}, "layer is True"),
         (JUDGEMENT, {"memory": 2**31}, "memory is 2147483648"),

@@ -1,6 +1,6 @@
-"""Statistics of people's judgements: Figure 2, false alarms, agreement, and comparison with automatic patterns.
+"""Statistics of judgements by people, or by models: Figure 2, false alarms, agreement, and with automatic patterns.
 
-Counts only finished items of the campaign. For intervals, a key with all its prefixes and authors is a cluster.
+Counts finished items of the campaign, and sheets. For intervals, a key with all its prefixes and authors is a cluster.
 """
 
 import json
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from mnemoscope.annotate.campaigns.store import Store
 from mnemoscope.annotate.campaigns.views import read_judgements
 from mnemoscope.annotate.judgements.reading import ALL_VERDICTS, final_verdicts, majority_calls
+from mnemoscope.annotate.judgements.rules import AUTHOR_KINDS, check_choice
 from mnemoscope.atlas import Atlas
 from mnemoscope.foundation.intervals import NOTHING, Estimate, Resamples, clustered_share, enclose, ends
 from mnemoscope.patterns import coverage
@@ -46,18 +47,22 @@ class Results:
     agreement: pl.DataFrame
     """Krippendorff's alpha between authors: `key_class`, `trigger_marked`, `trigger_class`, `composition`."""
     automatic: pl.DataFrame
-    """Against patterns.parquet, by layer and in all: precision, recall, same_kind, same_class."""
+    """Against patterns.parquet, by layer and in all; names as of `_against_automatic`."""
     compositions: pl.DataFrame
     """As `majority_calls`."""
     authors: pl.DataFrame
     """author, keys, controls and compositions finished, patterns_per_key, controls_with_pattern."""
 
 
-def compute_results(store: Store) -> Results:
-    """Tables are empty, or values null, without judgements. Raises AnnotationError, AtlasDamaged."""
+def compute_results(store: Store, by: str = "person") -> Results:
+    """Of people (`person`) or of models (`model`). Tables are empty, or values null, without judgements.
+
+    Raises AnnotationError, AtlasDamaged.
+    """
+    ours = pl.col("model") == (check_choice(by, AUTHOR_KINDS, what="kind of author") == "model")
     with store.database.reading() as connection:
-        judged = read_judgements(connection, store.database.path).filter(pl.col("sampled"))
-        cases = final_verdicts([tuple(row) for row in connection.execute(ALL_VERDICTS)])
+        judged = read_judgements(connection, store.database.path).filter(pl.col("sampled"), ours)
+        cases = final_verdicts([tuple(row) for row in connection.execute(ALL_VERDICTS)]).filter(ours)
         drawn = connection.execute("SELECT layer, memory, content FROM items WHERE kind = 'control' ORDER BY memory")
         ranks = [
             (layer, memory, rank, rank) for layer, memory, content in drawn for rank in range(len(json.loads(content)))
@@ -81,7 +86,7 @@ def compute_results(store: Store) -> Results:
         _table(_figure(keys, prefixes)),
         _table(false_alarms),
         _table(_agreement(people, called, cases, seed)),
-        _table(_against_automatic(store.atlas, prefixes, people, called)),
+        _table(_against_automatic(store.atlas, prefixes, people, called, seed)),
         _table((None, name, one) for name, one in majority_calls(cases).items()),
         _authors(called, blind, cases),
     )
@@ -199,10 +204,13 @@ def _units(rows: pl.DataFrame, cluster: tuple[str, ...], unit: tuple[str, ...], 
     return units.group_by(*cluster, maintain_order=True).agg(value)[value].to_list()
 
 
-def _against_automatic(atlas: Atlas, prefixes: pl.DataFrame, people: pl.DataFrame, keys: pl.DataFrame) -> Numbers:
+def _against_automatic(
+    atlas: Atlas, prefixes: pl.DataFrame, people: pl.DataFrame, keys: pl.DataFrame, seed: int
+) -> Numbers:
     """`precision`: of prefixes that automatic patterns explain, the share that people mark; `recall`: of those that
     people mark, the share explained; `same_kind`: of those of both, the share with the same kind; `same_class`: of
-    keys, the share with the same class.
+    keys, the share with the same class; `both_find`: of keys, the share where both find a pattern; `class_alpha`,
+    `prefix_alpha`: Krippendorff's alpha between an author and the automatic patterns on keys and on prefixes.
     """
     if keys.is_empty() or not atlas.has("patterns"):
         return
@@ -212,16 +220,23 @@ def _against_automatic(atlas: Atlas, prefixes: pl.DataFrame, people: pl.DataFram
     explaining = pl.concat(kinds).rename({"kind": "automatic"})
     both = people.join(explaining, on=[*KEY, "group"], how="left", maintain_order="left")
     automatic = patterns.group_by(KEY).agg(_class_of("automatic"))
-    classes = keys.join(automatic, on=KEY, how="left", maintain_order="left")
+    classes = keys.join(automatic, on=KEY, how="left", maintain_order="left").with_columns(
+        pl.col("automatic").fill_null("none")
+    )
     marked, explained = pl.col("kind") != "none", pl.col("automatic") != "none"
     alike = pl.col("kind") == pl.col("automatic")
-    same = pl.col("class") == pl.col("automatic").fill_null("none")
+    same = pl.col("class") == pl.col("automatic")
+    found = (pl.col("class") != "none") & (pl.col("automatic") != "none")
     for layer in [*layers, None]:
         rows, compared = (frame if layer is None else frame.filter(layer=layer) for frame in (both, classes))
         yield layer, "precision", _share_of_keys(rows, marked & explained, explained)
         yield layer, "recall", _share_of_keys(rows, marked & explained, marked)
         yield layer, "same_kind", _share_of_keys(rows, marked & explained & alike, marked & explained)
         yield layer, "same_class", _share_of_keys(compared, same)
+        yield layer, "both_find", _share_of_keys(compared, found)
+    for name, frame, said in (("class_alpha", classes, "class"), ("prefix_alpha", both, "kind")):
+        pairs = frame.group_by(KEY, maintain_order=True).agg(pl.concat_list(said, "automatic").alias("pairs"))
+        yield None, name, alpha(pairs["pairs"].to_list(), seed=seed)
 
 
 def _share_of_keys(rows: pl.DataFrame, hits: pl.Expr, cases: pl.Expr = _ALL) -> Estimate:

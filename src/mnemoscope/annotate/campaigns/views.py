@@ -16,7 +16,7 @@ from mnemoscope.annotate.campaigns.items import Row, ShownPrefix, ShownPrefixes
 from mnemoscope.annotate.judgements.reading import BY_ID, WITH_ITEMS, final_judgements
 from mnemoscope.foundation.memory_names import MemoryId
 
-_OF_MEMORY = "items.kind IN ('key', 'chosen') AND items.layer = ? AND items.memory = ?"
+_OF_MEMORY = "items.kind IN ('key', 'chosen', 'sheet_key') AND items.layer = ? AND items.memory = ?"
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ def has_submitted(connection: sqlite3.Connection, annotator: Annotator) -> bool:
 
 def list_places(connection: sqlite3.Connection, annotator: Annotator) -> tuple[Place, ...]:
     (uid,) = connection.execute("SELECT uid FROM campaigns").fetchone() or (None,)
-    rows = connection.execute("SELECT id, code, kind FROM items WHERE kind <> 'chosen'")
+    rows = connection.execute("SELECT id, code, kind FROM items WHERE kind IN ('key', 'control', 'case')")
     latest = _read_latest(connection, "finishes", "finished", annotator.name)
     latest |= _read_latest(connection, "verdicts", "verdict", annotator.name)
     done = {item for item, value in latest.items() if value not in (0, "none")}

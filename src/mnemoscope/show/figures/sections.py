@@ -78,6 +78,7 @@ def section(question: str, answers: Mapping[str, Answer]) -> dict[str, Any]:
         "reading": figure.reading,
         "meaning": f"{figure.means} {figure.differs}",
         "interval": answer.interval if figure.intervals else "",
+        "judged": _judges(answer),
         "comparison": tuple(map(asdict, _compare_answer(answer, answers))),
         "tables": () if answer.missing else tuple(map(asdict, _tables(answer, figure))),
     }
@@ -91,6 +92,8 @@ def compare_with_paper(answers: Mapping[str, Answer]) -> list[ComparisonLine]:
 def _compare_answer(answer: Answer, answers: Mapping[str, Answer]) -> list[ComparisonLine]:
     lines = []
     for claim in answer.question.paper.claims:
+        if claim.optional and answer.total(claim.name) is None:
+            continue
         literal = LITERAL if claim.name in answer.question.literal else ""
         lines.append(_compare(answer, claim, _judge(answer, claim, literal), _judge(answer, claim, "")))
     if (finding := answer.question.finding) is not None:
@@ -111,8 +114,9 @@ def _judge(answer: Answer, claim: Claim, prefix: str) -> Outcome:
 
 
 def _place(row: Row) -> str:
-    layer = row.own.get("at_layer", row.own.get("best_layer"))
-    return "" if layer is None else f" (layer {layer:.0f})"
+    """Where it is, or who judged it."""
+    layer, judges = row.own.get("at_layer", row.own.get("best_layer")), row.own.get("judged_by")
+    return f" (layer {layer:.0f})" if layer is not None else f" (judged {judges})" if judges else ""
 
 
 def _compare(answer: Answer, stated: Claim | Finding, literal: Outcome, ours: Outcome) -> ComparisonLine:
@@ -127,6 +131,12 @@ def _compare(answer: Answer, stated: Claim | Finding, literal: Outcome, ours: Ou
     return ComparisonLine(
         answer.question.id, answer.question.paper.figure, stated.text, stated.paper, *columns, rule, why
     )
+
+
+def _judges(answer: Answer) -> str:
+    """Who judged what the answer counts; empty if it counts no judgements."""
+    named = answer.table["judged_by"].drop_nulls() if "judged_by" in answer.table.columns else ()
+    return " and ".join(dict.fromkeys(named))
 
 
 def describe_upper_layers(answer: Answer) -> str:
