@@ -84,7 +84,6 @@ def test_no_file_and_no_judgement(tmp_path: Path) -> None:
         "description",
         "triggers",
         "sampled",
-        "sheet",
         "model",
     ]
 
@@ -177,9 +176,7 @@ def test_the_greatest_numbers_and_a_time_without_its_zone(tmp_path: Path) -> Non
     found = read_judgements(database(tmp_path, [row]))
     assert found is not None
     time = datetime(2026, 1, 2, 10, tzinfo=UTC)
-    assert found.rows() == [
-        ("Ada", time, 2**15 - 1, 2**31 - 1, True, 2**15 - 1, "both", "", [0, 32767], True, False, False)
-    ]
+    assert found.rows() == [("Ada", time, 2**15 - 1, 2**31 - 1, True, 2**15 - 1, "both", "", [0, 32767], True, False)]
 
 
 def test_a_log_that_waits_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -270,7 +270,7 @@ def test_a_memory_is_annotated_from_its_page(atlas: Path) -> None:
     assert answer.headers["location"] == "/L0.M1/annotate?pattern=0"
     # Ranks 0 and 1 of this memory have the same prefix, which is shown once.
     said = {"author": "Grace", "kind": "shallow", "description": "ends alike", "triggers": [0, 2, 5]}
-    about = dict.fromkeys(("model", "sheet", "campaign"), False)
+    about = dict.fromkeys(("model", "campaign"), False)
     assert boss.json("/L0.M1")["people"] == [said | about]
     assert "ends alike" in boss.page("/L0.M1")
     boss.post(f"/annotate/items/{code}/undo")
@@ -436,14 +436,9 @@ def test_a_sheet_of_people_and_models(atlas: Path) -> None:
         ("A Bot", "model"),
     ]
     assert 'href="/annotate/results"' in boss.page("/annotate")
-    people, models = boss.page("/annotate/results"), boss.page("/annotate/results?by=model")
-    assert 'href="/annotate/results?by=model"' in people
-    assert "What people found" in people
-    assert "What models found" in models
-    assert [one["author"] for one in boss.web.get("/annotate/results.json?by=model").json()["authors"]] == ["A Bot"]
     assert [one["author"] for one in boss.json("/annotate/results")["authors"]] == ["Ada"]
-    assert "says the model A Bot (on a sheet)" in boss.page("/L1.M2")
-    assert "says Ada (on a sheet)" in boss.page("/L0.M0")
+    assert "says the model A Bot (in the campaign or on a sheet)" in boss.page("/L1.M2")
+    assert "says Ada (in the campaign or on a sheet)" in boss.page("/L0.M0")
 
 
 def test_items_that_are_not_there(atlas: Path) -> None:

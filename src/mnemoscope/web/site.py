@@ -100,9 +100,7 @@ class SiteJudgements:
     def published_for(self, memory: MemoryId) -> list[dict[str, Any]]:
         def read(store: "Store") -> list[dict[str, Any]]:
             rows = store.read_published(memory).filter(pl.col("kind") != "none").sort("author", maintain_order=True)
-            return rows.select(
-                "author", "kind", "description", "triggers", "model", "sheet", campaign="sampled"
-            ).to_dicts()
+            return rows.select("author", "model", "kind", "description", "triggers", campaign="sampled").to_dicts()
 
         return self._ask(read, [])
 

@@ -103,9 +103,7 @@ def store_chosen(
 
 
 def read_item(connection: sqlite3.Connection, code: str) -> Row:
-    row = connection.execute(
-        "SELECT * FROM items WHERE code = ? AND kind NOT IN ('sheet_key', 'sheet_case')", (str(code),)
-    ).fetchone()
+    row = connection.execute("SELECT * FROM items WHERE code = ? AND kind NOT LIKE 'sheet%'", (str(code),)).fetchone()
     if row is None:
         raise AnnotationError(f"there is no item {str(code)[:40]!r} to judge; go back to the list")
     return dict(row)

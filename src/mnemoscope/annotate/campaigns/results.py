@@ -55,10 +55,7 @@ class Results:
 
 
 def compute_results(store: Store, by: str = "person") -> Results:
-    """Of people (`person`) or of models (`model`). Tables are empty, or values null, without judgements.
-
-    Raises AnnotationError, AtlasDamaged.
-    """
+    """`by`: person or model. Tables are empty, or values null, without judgements. AnnotationError, AtlasDamaged."""
     ours = pl.col("model") == (check_choice(by, AUTHOR_KINDS, what="kind of author") == "model")
     with store.database.reading() as connection:
         judged = read_judgements(connection, store.database.path).filter(pl.col("sampled"), ours)
@@ -86,7 +83,7 @@ def compute_results(store: Store, by: str = "person") -> Results:
         _table(_figure(keys, prefixes)),
         _table(false_alarms),
         _table(_agreement(people, called, cases, seed)),
-        _table(_against_automatic(store.atlas, prefixes, people, called, seed)),
+        _table(_against_automatic(store.atlas, prefixes, people, called)),
         _table((None, name, one) for name, one in majority_calls(cases).items()),
         _authors(called, blind, cases),
     )
@@ -204,13 +201,10 @@ def _units(rows: pl.DataFrame, cluster: tuple[str, ...], unit: tuple[str, ...], 
     return units.group_by(*cluster, maintain_order=True).agg(value)[value].to_list()
 
 
-def _against_automatic(
-    atlas: Atlas, prefixes: pl.DataFrame, people: pl.DataFrame, keys: pl.DataFrame, seed: int
-) -> Numbers:
+def _against_automatic(atlas: Atlas, prefixes: pl.DataFrame, people: pl.DataFrame, keys: pl.DataFrame) -> Numbers:
     """`precision`: of prefixes that automatic patterns explain, the share that people mark; `recall`: of those that
     people mark, the share explained; `same_kind`: of those of both, the share with the same kind; `same_class`: of
-    keys, the share with the same class; `both_find`: of keys, the share where both find a pattern; `class_alpha`,
-    `prefix_alpha`: Krippendorff's alpha between an author and the automatic patterns on keys and on prefixes.
+    keys, the share with the same class.
     """
     if keys.is_empty() or not atlas.has("patterns"):
         return
@@ -220,23 +214,16 @@ def _against_automatic(
     explaining = pl.concat(kinds).rename({"kind": "automatic"})
     both = people.join(explaining, on=[*KEY, "group"], how="left", maintain_order="left")
     automatic = patterns.group_by(KEY).agg(_class_of("automatic"))
-    classes = keys.join(automatic, on=KEY, how="left", maintain_order="left").with_columns(
-        pl.col("automatic").fill_null("none")
-    )
+    classes = keys.join(automatic, on=KEY, how="left", maintain_order="left")
     marked, explained = pl.col("kind") != "none", pl.col("automatic") != "none"
     alike = pl.col("kind") == pl.col("automatic")
-    same = pl.col("class") == pl.col("automatic")
-    found = (pl.col("class") != "none") & (pl.col("automatic") != "none")
+    same = pl.col("class") == pl.col("automatic").fill_null("none")
     for layer in [*layers, None]:
         rows, compared = (frame if layer is None else frame.filter(layer=layer) for frame in (both, classes))
         yield layer, "precision", _share_of_keys(rows, marked & explained, explained)
         yield layer, "recall", _share_of_keys(rows, marked & explained, marked)
         yield layer, "same_kind", _share_of_keys(rows, marked & explained & alike, marked & explained)
         yield layer, "same_class", _share_of_keys(compared, same)
-        yield layer, "both_find", _share_of_keys(compared, found)
-    for name, frame, said in (("class_alpha", classes, "class"), ("prefix_alpha", both, "kind")):
-        pairs = frame.group_by(KEY, maintain_order=True).agg(pl.concat_list(said, "automatic").alias("pairs"))
-        yield None, name, alpha(pairs["pairs"].to_list(), seed=seed)
 
 
 def _share_of_keys(rows: pl.DataFrame, hits: pl.Expr, cases: pl.Expr = _ALL) -> Estimate:

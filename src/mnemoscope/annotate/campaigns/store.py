@@ -380,7 +380,7 @@ class Store(AbstractContextManager["Store"]):
             return rows if views.is_over(connection) else rows.filter(~pl.col("sampled"))
 
     def shown_ranks(self, item: items.Row) -> tuple[int, ...]:
-        """The ranks of the triggers that an item shows; a control numbers its own."""
+        """The ranks of the triggers that an item shows; a control numbers its own. A sheet may name all."""
         if item["kind"] == "sheet_key":
             return tuple(items.best_ranks(self.atlas, item["layer"], item["memory"]))
         return () if item["kind"].endswith("case") else self._read_prefixes(item)[1]

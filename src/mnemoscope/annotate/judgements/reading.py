@@ -40,14 +40,11 @@ COLUMNS: dict[str, Any] = {
     "description": pl.String,
     "triggers": pl.List(pl.Int16),
     "sampled": pl.Boolean,
-    "sheet": pl.Boolean,
     "model": pl.Boolean,
 }
-"""Of a final judgement. `sampled` is false for a memory that its author chose; `sheet`: judged on a sheet, outside the
-campaign; `model`: by a language model.
-"""
-_NAMES = ", ".join(f"judgements.{name}" for name in COLUMNS if name not in ("sampled", "sheet", "model"))
-_PLAIN = f"SELECT judgements.id, {_NAMES}, 1, 0, 0, 1 FROM judgements"
+"""Of a final judgement. `sampled` is false for a memory that its author chose on its page."""
+_NAMES = ", ".join(f"judgements.{name}" for name in COLUMNS if name not in ("sampled", "model"))
+_PLAIN = f"SELECT judgements.id, {_NAMES}, 1, 0, 1 FROM judgements"
 _MODEL = "coalesce((SELECT role = 'model' FROM annotators WHERE name = {}.author), 0)"
 _FINISHED = """
 SELECT coalesce((
@@ -57,7 +54,7 @@ SELECT coalesce((
 ), 0)
 """
 WITH_ITEMS = f"""
-SELECT judgements.id, {_NAMES}, items.kind <> 'chosen', items.kind = 'sheet_key', {_MODEL.format("judgements")},
+SELECT judgements.id, {_NAMES}, items.kind <> 'chosen', {_MODEL.format("judgements")},
 items.kind = 'chosen' OR ({_FINISHED}) = 1
 FROM judgements JOIN items ON items.id = judgements.item
 """
@@ -76,7 +73,7 @@ def read_judgements(atlas: Path) -> pl.DataFrame | None:
 
     Columns: author, made_at (UTC), layer, memory, control (a key of random prefixes, whose `memory` is its own number),
     pattern (the author's numbering), kind (shallow, semantic, both or none), description, triggers (ranks), sampled,
-    sheet, model.
+    model (whether the author is one).
     """
     path = Path(atlas) / ANNOTATIONS
     rows = query(
@@ -127,13 +124,17 @@ def final_verdicts(rows: Iterable[tuple[Any, ...]]) -> pl.DataFrame:
     return pl.DataFrame(final, schema=schema, orient="row")
 
 
+def judged_apart(rows: pl.DataFrame | None) -> dict[bool, pl.DataFrame]:
+    """Judgements of people (False) and of models (True), where there are any."""
+    return {} if rows is None else {bool(one["model"][0]): one for one in rows.sort("model").partition_by("model")}
+
+
 def name_judges(rows: pl.DataFrame) -> str:
-    """Who made these judgements: `by 3 people`, `by the model NAME`. People are not named."""
-    people, models = (
-        rows.filter(pl.col("model") == flag)["author"].unique().sort().to_list() for flag in (False, True)
-    )
-    named = [f"by the model {' and the model '.join(models)}"] if models else []
-    return " and ".join([f"by {pluralise(len(people), 'person', 'people')}"][: len(people)] + named)
+    """Who made these judgements, all of people or all of models: `by 3 people`, `by the model NAME`."""
+    names = rows["author"].unique().sort().to_list()
+    if rows["model"].all():
+        return f"by the model {' and '.join(names)}"
+    return f"by {pluralise(len(names), 'person', 'people')}"
 
 
 def majority_calls(verdicts: pl.DataFrame) -> dict[str, Estimate]:

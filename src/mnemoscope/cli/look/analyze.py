@@ -76,12 +76,11 @@ def _import(atlas: "Atlas", path: Path) -> int:
     from mnemoscope.annotate.campaigns.import_export import import_judgements
     from mnemoscope.annotate.campaigns.store import open_store
     from mnemoscope.annotate.judgements.reading import ANNOTATIONS
-    from mnemoscope.questions.answers import COMPOSITIONS
-    from mnemoscope.questions.registry import load_question
+    from mnemoscope.questions.paper.refinement_events import cases as list_cases
 
-    listing, cases = load_question(COMPOSITIONS).cases, {}
+    cases: dict[int, int] = {}
     with suppress(AtlasUnfinished):
-        cases = dict(listing(atlas).select("prefix", "layer").rows()) if listing else {}
+        cases = dict(list_cases(atlas).select("prefix", "layer").rows())
     if not (atlas.path / ANNOTATIONS).exists():  # a file that is refused leaves no empty database
         with TemporaryDirectory() as folder, open_store(atlas, Path(folder, ANNOTATIONS)) as trial:
             import_judgements(trial, path, cases=cases)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import polars as pl
 
-from mnemoscope.annotate.judgements.reading import name_judges, read_judgements
+from mnemoscope.annotate.judgements.reading import judged_apart, name_judges, read_judgements
 from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.read import ELEVENTH, TENTH, first_layer_from
 from mnemoscope.foundation.intervals import Estimate, clustered_share
@@ -154,18 +154,13 @@ def _halves(rows: Mapping[int, pl.DataFrame], first: int) -> list[list[pl.DataFr
 
 
 def _add_judged(builder: AnswerBuilder, atlas: Atlas) -> None:
-    judged = judgements(atlas)
-    for prefix, model in (("people_", False), ("models_", True)):
-        ours = None if judged is None else judged.filter(pl.col("model") == model)
-        if ours is None or ours.is_empty():
-            continue
-        rows, judges = [], name_judges(ours)
+    for model, judged in judged_apart(judgements(atlas)).items():
+        rows, named = [], {"prefix": "models_" if model else "people_", "judged_by": name_judges(judged)}
         for layer in atlas.layers:
-            here = ours.filter(pl.col("layer") == layer)
+            here = judged.filter(pl.col("layer") == layer)
             rows.append(coverage.count_by_author(coverage.top_prefixes(atlas, layer), here))
-            estimates = coverage.mean_over_authors(rows[-1])
-            builder.add_named(layer, estimates, prefix=prefix, judged_by=judges)
-        builder.add_named(None, coverage.mean_over_authors(pl.concat(rows)), prefix=prefix, judged_by=judges)
+            builder.add_named(layer, coverage.mean_over_authors(rows[-1]), **named)
+        builder.add_named(None, coverage.mean_over_authors(pl.concat(rows)), **named)
 
 
 def _shallow_share(rows: pl.DataFrame) -> Estimate:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from mnemoscope.annotate.judgements.reading import majority_calls, name_judges, read_verdicts
+from mnemoscope.annotate.judgements.reading import judged_apart, majority_calls, name_judges, read_verdicts
 from mnemoscope.atlas import Atlas
 from mnemoscope.foundation.intervals import NOTHING
 from mnemoscope.questions.answer_builder import AnswerBuilder
@@ -127,14 +127,10 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     for adding, read in ((builder.literal(), rows.literal()), (builder, rows)):
         _add(adding, atlas, read)
     builder.add(None, "documents", rows.documents())
-    judged = judgements(atlas)
-    for prefix, model in (("", False), ("models_", True)):
-        ours = None if judged is None else judged.filter(pl.col("model") == model)
-        if ours is None or ours.is_empty():
-            builder.add(None, f"{prefix}composition_distant", NOTHING)
-        else:
-            distant = majority_calls(ours)["distant"]
-            builder.add(None, f"{prefix}composition_distant", distant, judged_by=name_judges(ours))
+    judged = judged_apart(judgements(atlas))
+    for model, name in ((False, "composition_distant"), (True, "models_composition_distant")):
+        distant = majority_calls(judged[model])["distant"] if model in judged else NOTHING
+        builder.add(None, name, distant, judged_by=name_judges(judged[model]) if model in judged else None)
     return builder.frame()
 
 

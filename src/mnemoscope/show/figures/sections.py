@@ -78,7 +78,7 @@ def section(question: str, answers: Mapping[str, Answer]) -> dict[str, Any]:
         "reading": figure.reading,
         "meaning": f"{figure.means} {figure.differs}",
         "interval": answer.interval if figure.intervals else "",
-        "judged": _judges(answer),
+        "judged": " and ".join({row["judged_by"]: 0 for row in answer.table.to_dicts() if row.get("judged_by")}),
         "comparison": tuple(map(asdict, _compare_answer(answer, answers))),
         "tables": () if answer.missing else tuple(map(asdict, _tables(answer, figure))),
     }
@@ -131,12 +131,6 @@ def _compare(answer: Answer, stated: Claim | Finding, literal: Outcome, ours: Ou
     return ComparisonLine(
         answer.question.id, answer.question.paper.figure, stated.text, stated.paper, *columns, rule, why
     )
-
-
-def _judges(answer: Answer) -> str:
-    """Who judged what the answer counts; empty if it counts no judgements."""
-    named = answer.table["judged_by"].drop_nulls() if "judged_by" in answer.table.columns else ()
-    return " and ".join(dict.fromkeys(named))
 
 
 def describe_upper_layers(answer: Answer) -> str:

@@ -24,10 +24,7 @@ ITEM, MEMORY = "annotate_item.html", "annotate_memory.html"
 PAGES = (
     PageKind("annotate", "/annotate", label="Annotate", about="say what keys detect, as the paper's annotators did."),
 )
-NUMBERS = (
-    *("patterns_per_key", "key_class", "trigger_marked", "trigger_class", "composition"),
-    *("class_alpha", "prefix_alpha"),
-)
+NUMBERS = ("patterns_per_key", "key_class", "trigger_marked", "trigger_class", "composition")
 """Numbers that are not shares."""
 TITLES = {
     "keys_with_pattern": "keys with at least one pattern",
@@ -45,13 +42,10 @@ TITLES = {
     "trigger_marked": "whether a prefix falls under a pattern",
     "trigger_class": "the kind of pattern that a prefix falls under",
     "composition": "related or distant",
-    "precision": "of the prefixes that automatic patterns explain, annotators mark",
-    "recall": "of the prefixes that annotators mark, automatic patterns explain",
+    "precision": "of the prefixes that automatic patterns explain, people mark",
+    "recall": "of the prefixes that people mark, automatic patterns explain",
     "same_kind": "of those that both explain, both give the same kind",
     "same_class": "keys that both call the same",
-    "both_find": "keys in which both find a pattern",
-    "class_alpha": "agreement on keys, Krippendorff's alpha",
-    "prefix_alpha": "agreement on prefixes, Krippendorff's alpha",
     "related": "related",
     "distant": "distant",
     "split": "as many say the one as the other",
@@ -158,18 +152,16 @@ def results_view(results: "Results") -> dict[str, Any]:
     return {table.name: getattr(results, table.name).to_dicts() for table in fields(results)}
 
 
-def draw_people(edition: Edition, figure: list[dict[str, Any]], who: str) -> str:
-    """Figure 2 from rules and people (or models), drawn for wide and for narrow windows; empty without judgements."""
+def draw_people(edition: Edition, figure: list[dict[str, Any]]) -> str:
+    """Figure 2 from rules and people, drawn for wide and for narrow windows; empty without judgements."""
     if all(row["value"] is None for row in figure):
         return ""
     answer = answers_of(edition)["key_patterns"]
-    rows = [row | {"name": f"{who}_{row['name']}"} for row in figure]
+    rows = [row | {"name": f"people_{row['name']}"} for row in figure]
     people = pl.DataFrame(rows, infer_schema_length=None).select(EMPTY.columns).cast(EMPTY.schema)
-    automatic = (
-        answer.table if answer.missing else answer.table.filter(~pl.col("name").str.contains("^(people|models)_"))
-    )
+    automatic = answer.table if answer.missing else answer.table.filter(~pl.col("name").str.starts_with("people_"))
     whole = pl.concat([automatic.select(EMPTY.columns).cast(EMPTY.schema), people])
-    label = f"Figure 2 from judgements of {who} beside automatic patterns; the numbers are in the table below"
+    label = "Figure 2 from people's judgements beside automatic patterns; the numbers are in the table below"
     answers = {"key_patterns": replace(answer, table=whole, missing="")}
     sizes: dict[str, Size] = {"broad": "", "narrow": "narrow"}
     drawings = {one: draw_answer(answers, "key_patterns", name=one, label=label, size=sizes[one]) for one in sizes}

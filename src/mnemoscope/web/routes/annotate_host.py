@@ -75,33 +75,21 @@ def home(site: OneSite, sent: Annotated[Any, Depends(redirect_annotator)]) -> Pa
 
 
 @both(router, f"{PLACE}/results", name="annotate_results")
-def results(
-    site: OneSite,
-    _: Annotated[None, HOST],
-    store: JudgedStore,
-    by: Annotated[Literal["person", "model"], Query(description="Whose judgements")] = "person",
-) -> Page:
-    """What people, or models, found: Figure 2 from their judgements, false alarms on controls, agreement."""
+def results(site: OneSite, _: Annotated[None, HOST], store: JudgedStore) -> Page:
+    """What people found: Figure 2 from their judgements, false alarms on controls, agreement."""
     from mnemoscope.annotate.campaigns.results import compute_results
 
     # Rows are never removed, so their counts show any change.
-    mark, who = (site.edition().state, site.judgements.version_marks(), by), f"{by}s".replace("persons", "people")
+    mark = (site.edition().state, site.judgements.version_marks())
     kept = site.judgements.results
-    data = kept.get(mark, lambda: results_view(compute_results(store, by)))
+    data = kept.get(mark, lambda: results_view(compute_results(store)))
 
     def extra() -> dict[str, Any]:
         named = {name: totals(data[name]) for name in data if name != "authors"}
-        drawing = kept.get((mark, "drawing"), lambda: draw_people(site.edition(), data["figure"], who))
-        models = any(one.role == "model" for one in store.annotators())
-        return {
-            "totals": named,
-            "layers": by_layer(data["figure"]),
-            "drawing": Markup(drawing),
-            "models": models,
-            "who": who,
-        }
+        drawing = kept.get((mark, "drawing"), lambda: draw_people(site.edition(), data["figure"]))
+        return {"totals": named, "layers": by_layer(data["figure"]), "drawing": Markup(drawing)}
 
-    return Page("annotate_results.html", f"What {who} found", data, extra)
+    return Page("annotate_results.html", "What people found", data, extra)
 
 
 @router.get(f"{PLACE}/export.{{ending}}", name="exported")
@@ -220,9 +208,7 @@ def import_file(request: Request, store: OneStore, file: UploadFile) -> Response
 
     ending = (file.filename or "").rpartition(".")[2].lower()
     if ending not in TYPES:
-        raise HTTPException(
-            400, "Give a file whose name ends in .csv or .jsonl, as the export writes them, or a sheet."
-        )
+        raise HTTPException(400, "Give a file whose name ends in .csv or .jsonl, as the export writes them.")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, f"judgements.{ending}")
         path.write_bytes(file.file.read())
