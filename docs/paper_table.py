@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mnemoscope.questions import QUESTIONS, load_question
+from mnemoscope.questions.question import LITERAL
 
 PAGE = Path(__file__).parent / "paper.md"
 BEGIN, END = "<!-- table -->", "<!-- end of table -->"
@@ -23,17 +24,14 @@ def totals(atlas: Path, question: str) -> dict[str, dict[str, Any]]:
     return {row["name"]: row for row in json.loads(path.read_text())["totals"]} if path.is_file() else {}
 
 
-def spoken(row: dict[str, Any] | None, form: str) -> str:
-    """A number with its interval, or a dash."""
-    if row is None or row["value"] is None:
-        return "-"
-
-    def number(value: float) -> str:
-        return f"{100 * value:.3g} %" if form == "share" else f"{value:.3g}"
-
-    if row["low"] is None:
-        return number(row["value"])
-    return f"{number(row['value'])} ({number(row['low'])} to {number(row['high'])})"
+def spoken(rows: dict[str, dict[str, Any]], name: str, form: str) -> str:
+    """A number with its interval, or a dash; first by the paper's own formula, where that is another one."""
+    said = []
+    for row in (rows[one] for one in (LITERAL + name, name) if one in rows):
+        numbers = [row[one] for one in ("value", "low", "high") if row[one] is not None]
+        ends = [f"{100 * number:.3g} %" if form == "share" else f"{number:.3g}" for number in numbers]
+        said.append(ends[0] if len(ends) == 1 else f"{ends[0]} ({ends[1]} to {ends[2]})" if ends else "-")
+    return "; ours ".join(said) if any(one != "-" for one in said) else "-"
 
 
 def column(page: str, place: int) -> dict[str, str]:
@@ -53,7 +51,7 @@ def table(demo: Path | None, replica: Path | None, page: str) -> str:
             said = f"{asked.figure}: {claim.text}"
             source = f"[{question}](../src/mnemoscope/questions/paper/{question}.py)"
             numbers = [
-                before[said] if own is None else spoken(own.get(claim.name), claim.form)
+                before.get(said, "-") if own is None else spoken(own, claim.name, claim.form)
                 for own, before in zip(found, kept, strict=True)
             ]
             lines.append(f"| {' | '.join([said, str(claim.paper), *numbers, source])} |")

@@ -146,16 +146,11 @@ def _answer(atlas: Any, question: str) -> dict[str, Any]:
     return json.loads(path.read_text()) if path.is_file() else {"totals": [], "layers": []}
 
 
-def _spoken(row: dict[str, Any] | None, form: str) -> str:
-    if row is None or row["value"] is None:
-        return "-"
-    ends = [row["value"]] if row["low"] is None else [row["value"], row["low"], row["high"]]
-    said = [f"{100 * end:.3g} %" if form == "share" else f"{end:.3g}" for end in ends]
-    return said[0] if len(said) == 1 else f"{said[0]} ({said[1]} to {said[2]})"
-
-
 def _claims(atlases: dict[str, Any]) -> Iterator[str]:
     from mnemoscope.questions import QUESTIONS, load_question
+
+    sys.path.insert(0, str(DOCS))
+    from paper_table import spoken
 
     built_in = _built_in()
     yield f"| the paper | its number | {' | '.join(atlases)} | built-in model |"
@@ -167,8 +162,7 @@ def _claims(atlases: dict[str, Any]) -> Iterator[str]:
             if not asked.figure.startswith("Figure"):
                 continue
             said = f"{asked.figure}: {claim.text}"
-            rows = [next((row for row in own if row["name"] == claim.name), None) for own in answers]
-            numbers = [_spoken(row, claim.form) for row in rows]
+            numbers = [spoken({row["name"]: row for row in own}, claim.name, claim.form) for own in answers]
             yield f"| {said} | {claim.paper} | {' | '.join(numbers)} | {built_in.get(said, '-')} |"
 
 

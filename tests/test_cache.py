@@ -27,8 +27,7 @@ def test_many_who_ask_at_once_wait_for_one_who_makes() -> None:
         found = [readers.submit(ask) for _ in range(8)]
         assert begun.wait(120)
         # Another key is nobody's to wait for.
-        assert cache.get("other", lambda: 1) == 1
-        assert cache.find("key", None) is None
+        assert (cache.get("other", lambda: 1), cache.find("key", None)) == (1, None)
         go.set()
         assert [one.result(120) for one in found] == ["x"] * 8
     assert made == ["x"]
@@ -59,8 +58,7 @@ def test_what_is_made_weighs_what_it_is_worth() -> None:
     cache = Cache(10, weigh=len)
     for key, value in (("a", "xxx"), ("b", "xxxx"), ("c", "xxx")):
         assert cache.get(key, partial(str, value)) == value
-    assert cache.get("a", lambda: "made again") == "xxx"
-    assert cache.get("d", lambda: "x") == "x"
+    assert (cache.get("a", lambda: "made again"), cache.get("d", lambda: "x")) == ("xxx", "x")
     assert [cache.find(key, None) for key in "abcd"] == ["xxx", None, "xxx", "x"]
     assert cache.get("large", lambda: 99 * "x") == 99 * "x", "larger than all may be together: it stays alone"
     assert [cache.find(key, None) for key in "acd"] == [None] * 3

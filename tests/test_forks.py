@@ -49,8 +49,7 @@ with open_index(atlas) as index:
 """
     lines = lines_of(script, build_atlas(tmp_path / "a"))
     first, second, found, read, scan, verified, searched, in_grandchild, _ = lines
-    assert first == second
-    assert searched == found
+    assert (first, searched) == (second, found)
     assert int(first) * int(found) > 0
     assert verified == "[]"
     for refused in (read, scan, in_grandchild):

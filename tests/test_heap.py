@@ -50,10 +50,7 @@ def test_holes_go_back_when_they_have_become_much() -> None:
 
 
 def test_little_growth_is_left_alone() -> None:
-    alone(
-        "assert resident() - before > 32 * MIB\nheap.trim()\nassert resident() - before < 16 * MIB\n",
-        room=256,
-    )
+    alone("assert resident() - before > 32 * MIB\nheap.trim()\nassert resident() - before < 16 * MIB\n", room=256)
 
 
 def test_without_glibc_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,23 +38,20 @@ def test_wilson_holds_the_shares_that_the_cases_do_not_speak_against(count: int,
     for end in (low, high):
         if end not in (0.0, 1.0):
             assert abs(seen - end) == pytest.approx(Z * math.sqrt(end * (1 - end) / count), rel=1e-6, abs=1e-9)
-    assert (low == 0) == (hits == 0)
-    assert (high == 1) == (hits == count)
+    assert (low == 0, high == 1) == (hits == 0, hits == count)
 
 
 def test_wilson_by_hand() -> None:
     """8 of 10, as in the textbooks: 0.490 to 0.943."""
     found = share(8, 10)
-    assert (found.value, found.count) == (0.8, 10)
-    assert found.low == pytest.approx(0.4902, abs=1e-4)
+    assert (found.value, found.count, found.low) == (0.8, 10, pytest.approx(0.4902, abs=1e-4))
     assert found.high == pytest.approx(0.9433, abs=1e-4)
 
 
 def test_an_interval_for_many_looks_is_stretched_on_either_side() -> None:
     """For two looks by 2.2414 / 1.9600, the normal quantiles of 1 - 0.0125 and 0.975: 1.1436."""
     found = widen(Estimate(0.5, 10, 0.4, 0.8), 2)
-    assert (found.value, found.count) == (0.5, 10)
-    assert found.low == pytest.approx(0.5 - 0.11436, abs=1e-5)
+    assert (found.value, found.count, found.low) == (0.5, 10, pytest.approx(0.5 - 0.11436, abs=1e-5))
     assert found.high == pytest.approx(0.5 + 3 * 0.11436, abs=3e-5)
 
 
@@ -68,10 +65,8 @@ def test_one_look_and_no_interval_are_left_as_they_are(found: Estimate, looks: i
 def test_the_exact_interval_by_hand() -> None:
     """0 of n: high is 1 - 0.025^(1/n). 1 of 2: 1 - (1 - low)^2 = 0.025, high^2 = 0.975. 8 of 10: textbooks."""
     none, every = exact_share(0, 10), exact_share(10, 10)
-    assert (none.value, none.count, none.low) == (0.0, 10, 0.0)
-    assert none.high == pytest.approx(1 - 0.025**0.1, rel=1e-9)
-    assert (every.value, every.high) == (1.0, 1.0)
-    assert every.low == pytest.approx(0.025**0.1, rel=1e-9)
+    assert (none.value, none.count, none.low, none.high) == (0.0, 10, 0.0, pytest.approx(1 - 0.025**0.1, rel=1e-9))
+    assert (every.value, every.high, every.low) == (1.0, 1.0, pytest.approx(0.025**0.1, rel=1e-9))
     half = exact_share(1, 2)
     assert half.low == pytest.approx(1 - math.sqrt(0.975), rel=1e-9)
     assert half.high == pytest.approx(math.sqrt(0.975), rel=1e-9)
@@ -98,6 +93,8 @@ def test_at_the_ends_of_the_exact_interval_as_many_hits_are_as_rare_as_said(hits
 @pytest.mark.parametrize("found", [share(0, 0), clustered_share([], []), mean([]), order_statistic([], 0.5)])
 def test_of_nothing_there_is_no_number(found: Estimate) -> None:
     assert found == NOTHING
+    assert np.isnan(Resamples(2, 0).quantile_draws([], np.zeros(0, int), [0.5])[0]).tolist() == [True] * DRAWS
+    assert Resamples(0, 0).sums(np.zeros((0, 2))).tolist() == [[0.0, 0.0]] * DRAWS
 
 
 def test_the_mean_of_shares_ends_within_them() -> None:
@@ -106,19 +103,14 @@ def test_the_mean_of_shares_ends_within_them() -> None:
     """
     values = [0.5] + [0.0] * 9
     plain, found = mean(values), mean_share(values)
-    assert plain.low is not None
     assert plain.low < 0
     ends = [1 / (1 + math.exp(-(math.log(0.05 / 0.95) + sign * Z * 0.05 / 0.0475))) for sign in (-1, 1)]
-    assert (found.value, found.count) == (plain.value, plain.count)
-    assert [found.low, found.high] == pytest.approx(ends)
+    assert (found.value, found.count, [found.low, found.high]) == (plain.value, plain.count, pytest.approx(ends))
 
 
 @given(st.lists(st.floats(0, 1), min_size=2))
 def test_every_mean_of_shares_lies_in_its_interval(values: list[float]) -> None:
     found = mean_share(values)
-    assert found.value is not None
-    assert found.low is not None
-    assert found.high is not None
     assert -1e-12 <= found.low <= found.value <= found.high <= 1 + 1e-12
 
 
@@ -127,8 +119,7 @@ def test_clusters_that_agree_within_count_once(hits: list[bool], size: int) -> N
     """A cluster of equal cases tells as much as one case: (M - 1) of them, the variance having M - 1 in it."""
     found = clustered_share([size * hit for hit in hits], [size] * len(hits))
     value = sum(hits) / len(hits)
-    assert found.value == pytest.approx(value)
-    assert found.count == size * len(hits)
+    assert (found.value, found.count) == (pytest.approx(value), size * len(hits))
     expected = wilson(value, len(hits) - 1 if 0 < sum(hits) < len(hits) else len(hits))
     assert (found.low, found.high) == pytest.approx(expected)
 
@@ -141,10 +132,8 @@ def test_clusters_of_equal_shares_count_every_case() -> None:
 def test_the_mean_by_hand() -> None:
     """1, 2, 3: standard deviation 1, standard error 1 / sqrt(3)."""
     found = mean([1, 2, 3])
-    assert (found.value, found.count) == (2, 3)
-    assert found.low == pytest.approx(2 - Z / math.sqrt(3))
-    assert found.high == pytest.approx(2 + Z / math.sqrt(3))
-    assert mean([4.0]) == Estimate(4.0, 1)
+    assert (found.value, found.count, found.low) == (2, 3, pytest.approx(2 - Z / math.sqrt(3)))
+    assert (found.high, mean([4.0])) == (pytest.approx(2 + Z / math.sqrt(3)), Estimate(4.0, 1))
     wide = mean([10, 12, 14])
     assert wide.low == pytest.approx(12 - 2 * Z / math.sqrt(3))
     assert wide.high == pytest.approx(12 + 2 * Z / math.sqrt(3))
@@ -153,13 +142,10 @@ def test_the_mean_by_hand() -> None:
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=80), st.sampled_from([0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0]))
 def test_order_statistics_are_those_of_numpy(values: list[int], level: float) -> None:
     found = order_statistic(sorted(values), level)
-    assert found.value == np.quantile(values, level, method="inverted_cdf")
-    assert found.count == len(values)
+    assert (found.value, found.count) == (np.quantile(values, level, method="inverted_cdf"), len(values))
     if level in (0.0, 1.0):
         assert (found.low, found.high) == (None, None)
     else:
-        assert found.low is not None
-        assert found.high is not None
         assert found.low <= found.value <= found.high
 
 
@@ -179,8 +165,7 @@ def ratio(numerators: NDArray[np.float64], denominators: NDArray[np.float64], se
 def test_the_bootstrap_of_a_constant_is_that_constant(value: float, clusters: int) -> None:
     cases = np.arange(1.0, clusters + 1)
     low, high = ratio(value * cases, cases)
-    assert low == pytest.approx(value, rel=1e-9)
-    assert high == pytest.approx(value, rel=1e-9)
+    assert (low, high) == (pytest.approx(value, rel=1e-9), pytest.approx(value, rel=1e-9))
 
 
 @pytest.mark.parametrize(
@@ -236,8 +221,7 @@ def test_sums_of_resamples_do_not_depend_on_the_order_of_adding(values: list[flo
     backwards = np.zeros(DRAWS)
     for entry in reversed(range(len(values))):
         backwards += grid[:, entry]
-    assert backwards.tolist() == sums.tolist()
-    assert sums == pytest.approx(weights @ column, abs=1e-9)
+    assert (backwards.tolist(), sums) == (sums.tolist(), pytest.approx(weights @ column, abs=1e-9))
 
 
 def order(drawn: NDArray[np.int64], level: float) -> int:
@@ -275,10 +259,6 @@ def test_bootstrapped_medians_are_those_of_drawing_them_all(rows: list[tuple[int
     np.testing.assert_array_equal(resamples.quantile_draws(values, codes, [0.5])[0], medians)
 
 
-def test_a_median_of_nothing_is_not_a_number() -> None:
-    assert np.isnan(Resamples(2, 0).quantile_draws([], np.zeros(0, int), [0.5])[0]).tolist() == [True] * DRAWS
-
-
 @pytest.mark.parametrize(
     ("column", "seen"),
     [
@@ -295,10 +275,6 @@ def test_sums_are_of_what_the_grid_holds(column: list[float], seen: list[float])
     weights = resamples.sums(np.eye(2))
     sums = resamples.sums(np.array(column)[:, None])[:, 0]
     assert sums.tolist() == [float(one * seen[0] + other * seen[1]) for one, other in weights]
-
-
-def test_sums_over_no_clusters_are_nothing() -> None:
-    assert Resamples(0, 0).sums(np.zeros((0, 2))).tolist() == [[0.0, 0.0]] * DRAWS
 
 
 def test_the_ends_are_the_values_at_2_5_and_97_5_percent() -> None:

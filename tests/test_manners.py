@@ -82,9 +82,7 @@ def test_a_finished_atlas_of_the_same_plan_is_returned_unread(
         model, text, out=tmp_path / "atlas", progress=lambda *report: said.append((report[0], report[3])), **OPTIONS
     )
     assert isinstance(again, ms.Atlas)
-    assert again.manifest_hash == made.manifest_hash
-    assert forwards == []
-    assert files_of(made.path) == before
+    assert (again.manifest_hash, forwards, files_of(made.path)) == (made.manifest_hash, [], before)
     assert any(stage == NOTE and "atlas is finished already" in note for stage, note in said)
     moved = tmp_path / "moved.txt"  # equal text elsewhere is the same plan
     moved.write_bytes(text.read_bytes())
@@ -128,8 +126,7 @@ def test_what_has_changed_is_named_with_force(change: str, text: Path, tmp_path:
 
 def test_a_finished_part_is_returned_and_opened(text: Path, tmp_path: Path) -> None:
     first, again = (ms.mine("handmade:planted", text, out=tmp_path / "1", part="1/2", **OPTIONS) for _ in range(2))
-    assert first.manifest_hash == again.manifest_hash
-    assert str(again.manifest.part) == "part 1 of 2"
+    assert (first.manifest_hash, str(again.manifest.part)) == (again.manifest_hash, "part 1 of 2")
     assert again[0].table().columns == ["name", "memory", "fires", "mean", "max"]
 
 
@@ -146,8 +143,7 @@ def test_an_atlas_is_its_path(atlas: ms.Atlas) -> None:
     assert isinstance(atlas, os.PathLike)
     assert os.fspath(atlas) == str(atlas) == str(atlas.path)
     assert (atlas / "manifest.json").is_file()
-    assert ms.open_atlas(atlas).manifest_hash == atlas.manifest_hash
-    assert ms.verify(atlas) == []
+    assert (ms.open_atlas(atlas).manifest_hash, ms.verify(atlas)) == (atlas.manifest_hash, [])
 
 
 @pytest.mark.parametrize(
@@ -179,9 +175,7 @@ def test_layers(atlas: ms.Atlas) -> None:
     assert table["name"].to_list() == [f"L1.M{number}" for number in range(6)]
     assert table["max"].to_list() == [atlas[1, number].activity()["max"][0] for number in range(6)]
     assert table["top_text"].to_list() == [atlas[1, number].value()["top_texts"][0][0] for number in range(6)]
-    assert [one.number for one in atlas[1:3]] == [1, 2]
-    assert [one.number for one in atlas[-1:]] == [2]
-    assert atlas[5:9] == ()
+    assert ([one.number for one in atlas[1:3]], [one.number for one in atlas[-1:]], atlas[5:9]) == ([1, 2], [2], ())
     chart = layer.chart()
     assert isinstance(chart, alt.Chart)
     (rows,) = chart.to_dict()["datasets"].values()
@@ -217,14 +211,12 @@ def test_triggers_of_many_memories_stand_in_one_frame(atlas: ms.Atlas) -> None:
     whole = atlas.triggers(layer=0, k=None)
     assert whole.select("memory", *shown[:1]).equals(atlas.table("triggers", layer=0).select("memory", *shown[:1]))
     assert set(atlas.triggers(layer=0, sign=1)["sign"]) == {1}
-    assert atlas.triggers()["layer"].unique().to_list() == [0, 1, 2]
-    assert atlas.triggers([]).height == 0
+    assert (atlas.triggers()["layer"].unique().to_list(), atlas.triggers([]).height) == ([0, 1, 2], 0)
     assert atlas.triggers("L0.M0").equals(atlas.triggers(["L0.M0"]))
 
 
 @pytest.mark.parametrize(
-    ("given", "line"),
-    [({"memories": ["L0.M0"], "layer": 1}, "not both"), ({"k": 0}, "k=0"), ({"sign": 2}, "sign 2")],
+    ("given", "line"), [({"memories": ["L0.M0"], "layer": 1}, "not both"), ({"k": 0}, "k=0"), ({"sign": 2}, "sign 2")]
 )
 def test_impossible_triggers(given: dict[str, Any], line: str, atlas: ms.Atlas) -> None:
     with pytest.raises(OptionError, match=line):
@@ -250,8 +242,7 @@ def test_coefficients_of_a_prompt(load: Callable[[], ms.LanguageModel]) -> None:
             number = model.numbering(0).number(dominant.memory)
             place = (pl.col("layer") == 0, pl.col("memory") == number, pl.col("position") == row.position)
             assert found.filter(*place)["coefficient"].to_list() == pytest.approx([dominant.coefficient])
-    one = model.coefficients(prompt, layers=[1])
-    assert one.equals(found.filter(pl.col("layer") == 1))
+    assert model.coefficients(prompt, layers=[1]).equals(found.filter(pl.col("layer") == 1))
     with pytest.raises(MemoryIdError):
         model.coefficients(prompt, layers=[99])
 

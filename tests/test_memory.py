@@ -21,26 +21,15 @@ def test_a_name_reads_back(memory: MemoryId) -> None:
 
 
 def test_names_as_they_are_written() -> None:
-    assert str(MemoryId(10, 222)) == "L10.M222"
-    assert str(MemoryId(10, 222, expert=3)) == "L10.E3.M222"
+    assert (str(MemoryId(10, 222)), str(MemoryId(10, 222, expert=3))) == ("L10.M222", "L10.E3.M222")
     assert MemoryId.parse(" L10.M222\n") == MemoryId(10, 222)
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "L10",
-        "M222",
-        "10.222",
-        "L10.M",
-        "l10.m222",
-        "L-1.M2",
-        "L1.M2.E3",
-        "L1.M2 L1.M3",
-        "L1.M1000000000",
-        "L\u0661.M\u0662",
-        "L1.M\u00b2",
+        *("", "L10", "M222", "10.222", "L10.M", "l10.m222", "L-1.M2", "L1.M2.E3", "L1.M2 L1.M3", "L1.M1000000000"),
+        *("L\u0661.M\u0662", "L1.M\u00b2"),
         pytest.param("9" * 5_000, id="5,000 digits"),
     ],
 )
@@ -53,8 +42,7 @@ def test_what_is_no_name(text: str) -> None:
 
 def test_names_sort_by_layer_expert_memory() -> None:
     ordered = [MemoryId(0, 5), MemoryId(2, 1), MemoryId(2, 9), MemoryId(2, 0, expert=0), MemoryId(10, 0)]
-    mixed = [ordered[index] for index in (3, 0, 4, 2, 1)]
-    assert sorted(mixed) == ordered
+    assert sorted([ordered[index] for index in (3, 0, 4, 2, 1)]) == ordered
 
 
 def test_a_name_is_a_value() -> None:

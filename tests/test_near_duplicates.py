@@ -1,5 +1,6 @@
 """Which triggers are near-duplicates: on cases that a reader can count, and against the definition word for word."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,33 +14,25 @@ def words(text: str) -> list[int]:
 TEMPLATE = "{} is a village in the administrative district of Gmina Such within Some County in northern Poland"
 
 
-def test_a_template_with_another_name_is_folded() -> None:
-    prefixes = [words(TEMPLATE.format(name)) for name in ("Radom", "Lipno", "Olsza")]
-    assert fold_prefixes([*prefixes, words("nothing of the kind in northern Poland")]) == [0, 0, 0, 3]
+WHOLE, END = list(range(12)), list(range(100, 116))
+NAMED = [words(TEMPLATE.format(name)) for name in ("Radom", "Lipno", "Olsza")]
+FOLDS = {
+    "a template with another name": ([*NAMED, words("nothing of the kind in northern Poland")], [0, 0, 0, 3]),
+    "only the last sixteen tokens count": ([[1, 2, 3, *END], [4, 5, *END], [*END[:-1], 7]], [0, 0, 0]),
+    # 10 trigrams; two tokens cut off the end: 8 of 10. Three: 7, which is enough. Four: 6.
+    "eight of ten": ([WHOLE, WHOLE[:-2]], [0, 0]),
+    "seven of ten": ([WHOLE, WHOLE[:-3]], [0, 0]),
+    "six of ten": ([WHOLE, WHOLE[:-4]], [0, 1]),
+    # The third resembles the second (8 of 10 trigrams) and not the first (6 of 10).
+    "also one that was folded": ([WHOLE, WHOLE[:-2], WHOLE[:-4]], [0, 0, 0]),
+    "short ones resemble equal ones only": ([[1], [1], [2], [1, 2], [1, 2], [1, 2, 3]], [0, 0, 2, 3, 3, 5]),
+    "none": ([], []),
+}
 
 
-def test_only_the_last_sixteen_tokens_are_compared() -> None:
-    end = list(range(100, 116))
-    assert fold_prefixes([[1, 2, 3, *end], [4, 5, *end], [*end[:-1], 7]]) == [0, 0, 0]
-
-
-def test_seven_tenths_are_enough_and_less_is_not() -> None:
-    """10 trigrams; 2 tokens cut off the end: 8 of 10. Two more: 6 of 10."""
-    whole = list(range(12))
-    assert fold_prefixes([whole, whole[:-2]]) == [0, 0]
-    assert fold_prefixes([whole, whole[:-3]]) == [0, 0]
-    assert fold_prefixes([whole, whole[:-4]]) == [0, 1]
-
-
-def test_each_joins_the_first_that_it_resembles_also_one_that_was_folded() -> None:
-    """The third resembles the second (8 of 10 trigrams) and not the first (6 of 10)."""
-    whole = list(range(12))
-    assert fold_prefixes([whole, whole[:-2], whole[:-4]]) == [0, 0, 0]
-
-
-def test_short_prefixes_resemble_equal_ones_only() -> None:
-    assert fold_prefixes([[1], [1], [2], [1, 2], [1, 2], [1, 2, 3]]) == [0, 0, 2, 3, 3, 5]
-    assert fold_prefixes([]) == []
+@pytest.mark.parametrize(("prefixes", "folds"), FOLDS.values(), ids=list(FOLDS))
+def test_each_joins_the_first_that_it_resembles(prefixes: list[list[int]], folds: list[int]) -> None:
+    assert fold_prefixes(prefixes) == folds
 
 
 def test_signs_are_folded_apart_and_ranks_may_come_in_any_order() -> None:
@@ -53,10 +46,8 @@ def test_a_pattern_counts_each_fold_once_by_its_first() -> None:
         {"rank": rank, "prefix_group": group, "fold": fold}
         for rank, group, fold in ((0, 0, 0), (1, 1, 0), (2, 2, 2), (3, 3, 0), (4, 2, 2), (5, 5, 5))
     ]
-    assert count_different([0, 1, 2, 3, 4, 5], best) == 3
-    assert count_different([1, 3], best) == 0
-    assert count_different([4], best) == 1
-    assert count_different([9], best) == 0
+    assert (count_different([0, 1, 2, 3, 4, 5], best), count_different([1, 3], best)) == (3, 0)
+    assert (count_different([4], best), count_different([9], best)) == (1, 0)
 
 
 def slowly(prefixes: list[list[int]]) -> list[int]:

@@ -28,8 +28,7 @@ def test_the_module_is_the_down_projection(family: str) -> None:
     block = model.anatomy.layers[1]
     assert module is block.ffn.down.module
     assert seen[0].shape[-1] == model.sizes.memories[1]
-    assert found["transformer_lens"] == "blocks.1.mlp.hook_post[..., 2]"
-    assert found["neuronpedia"] is None
+    assert (found["transformer_lens"], found["neuronpedia"]) == ("blocks.1.mlp.hook_post[..., 2]", None)
 
 
 def test_nnsight_reads_the_path_as_python() -> None:

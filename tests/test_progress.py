@@ -124,8 +124,7 @@ def test_outside_of_steps_it_ends_what_runs(number: int) -> None:
 
     with pytest.raises(SystemExit) as stopped:
         run()
-    assert stopped.value.code == 75
-    assert str(stopped.value) == f"stopped by {signal.Signals(number).name}"
+    assert (stopped.value.code, str(stopped.value)) == (75, f"stopped by {signal.Signals(number).name}")
     send(number)  # the command is at its end, and its exit code stands
 
 

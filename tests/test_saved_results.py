@@ -53,7 +53,6 @@ def test_what_is_read_off_an_atlas_says_where_it_comes_from(
 ) -> None:
     expected = {"model": atlas.manifest.model.fingerprint, "atlas": atlas.manifest_hash, "seed": 0}
     found = ms.answer(atlas, "figure5")
-    assert found.made_by is not None
     assert found.made_by.items() >= (expected | {"options": {"question": "value_rank"}}).items()
     assert found.filter(found["layer"].is_null()).height == found["layer"].null_count() > 0
     commands = {
@@ -95,8 +94,7 @@ def test_a_result_says_where_it_comes_from_and_is_opened_again(
         again = ms.open_result(path)
         assert type(again) is type(result)
         assert again.to_dict() == json.loads(json.dumps(result.to_dict())), name
-        assert repr(again) == repr(result)
-        assert str(again) == str(result)
+        assert (repr(again), str(again)) == (repr(result), str(result))
         origin = json.loads(path.read_text())["made_by"]
         assert origin == json.loads(json.dumps(dict(result.made_by)))
         assert origin.keys() == {"model", "atlas", "package", "options", "seed"}

@@ -38,9 +38,6 @@ def test_a_row_s_numbers_are_shown_by_their_form() -> None:
     shown = [(column.name, text) for column, text in kind.numbers(row)]
     assert shown == [("entropy", "2.50 nats"), ("rank", "1,234"), ("share", "25.0\u00a0%")]
     assert kind.columns.names == ["memory", "entropy", "rank", "other_rank", "tokens", "scores"]
-
-
-def test_a_number_that_is_not_there_has_no_unit() -> None:
     assert parse_columns("loss float64? form=number unit=nats")[0].format(float("nan")) == "\u2014"
 
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from mnemoscope.atlas import open_atlas
@@ -25,8 +26,6 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 
 def free_table(path: Path) -> None:
-    import pyarrow as pa
-
     write_free_table(path, pa.table({"a": [1]}), name="a", provenance=PROVENANCE)
 
 

@@ -49,22 +49,14 @@ def build(
         ("activity", 0): activity_columns(7) | {"all_prefixes": [38] * 7},
         ("values", 0): seven | scores | {"memory": range(7)},
         ("neighbours", 0): {
-            "memory": range(7),
-            "rank": [0] * 7,
-            "other_layer": [0] * 6 + [1],
-            "other_memory": [*range(1, 7), 3],
-            "cosine": [0.5] * 7,
+            **{"memory": range(7), "rank": [0] * 7, "cosine": [0.5] * 7},
+            **{"other_layer": [0] * 6 + [1], "other_memory": [*range(1, 7), 3]},
         },
         ("neighbours", 1): neighbour_columns(1),
         ("patterns", None): {
-            "layer": [0, 0, 1],
-            "memory": [3, 4, 3],
-            "pattern": [0, 0, 0],
-            "kind": ["shallow"] * 3,
-            "description": ["of E1.M1", "of S0.M0", "of L1.M3"],
-            "triggers": [[0]] * 3,
-            "lift": [None] * 3,
-            "log10_p": [None] * 3,
+            **{"layer": [0, 0, 1], "memory": [3, 4, 3], "pattern": [0, 0, 0], "kind": ["shallow"] * 3},
+            **{"description": ["of E1.M1", "of S0.M0", "of L1.M3"], "triggers": [[0]] * 3},
+            **dict.fromkeys(("lift", "log10_p"), [None] * 3),
         },
     }
     memories, experts = memories_and_experts(first)
@@ -89,8 +81,7 @@ def atlas(tmp_path_factory: pytest.TempPathFactory) -> Atlas:
 def test_rows_counted_through_and_back() -> None:
     stored = pl.DataFrame({"expert": EXPERT, "memory": WITHIN}, schema={"expert": pl.Int16, "memory": pl.Int32})
     counted = counted_through(stored, NUMBERINGS, 0)
-    assert counted["memory"].to_list() == list(range(7))
-    assert counted["memory"].dtype == pl.Int32
+    assert (counted["memory"].to_list(), counted["memory"].dtype) == (list(range(7)), pl.Int32)
     assert as_stored(counted, NUMBERINGS, 0).equals(stored)
     of_layers = pl.DataFrame({"layer": [0, 1, 0], "expert": [2, None, 1], "memory": [2, 3, 0]})
     assert counted_through(of_layers, NUMBERINGS, None)["memory"].to_list() == [6, 3, 2]
@@ -158,17 +149,8 @@ def test_one_memory_s_rows_are_found_in_whatever_row_group(tmp_path: Path) -> No
     count = 200 * 100
     numbers = np.arange(count)
     zeros = np.zeros(count, np.int64)
-    triggers = {
-        "memory": numbers // 100,
-        "sign": zeros + 1,
-        "rank": numbers % 100,
-        "coefficient": zeros,
-        "sentence": zeros,
-        "position": zeros,
-        "token": zeros,
-        "next_token": zeros,
-        "prefix_group": zeros,
-    }
+    triggers = {"memory": numbers // 100, "sign": zeros + 1, "rank": numbers % 100}
+    triggers |= dict.fromkeys(("coefficient", "sentence", "position", "token", "next_token", "prefix_group"), zeros)
     atlas = open_atlas(build(tmp_path / "a", triggers=triggers, first={"routed": 2, "memories": 100, "shared": []}))
     for number in (0, 99, 100, 127, 128, 199):
         rows = atlas.rows_where("triggers", 0, column="memory", ids=[number], columns=["memory", "rank"])

@@ -42,25 +42,17 @@ def test_strongly_active_is_what_the_definition_counts(coefficients: list[float]
     assert strongly_active(pl.DataFrame([activity(coefficients)])).row(0) == slowly(coefficients)
 
 
-@pytest.mark.parametrize(
-    ("coefficients", "expected"),
-    [
+def test_strongly_active_at_the_edges_of_many_rows() -> None:
+    known = [
         ([8.0, 1.0, 0.999, 0.0], (0.5, None)),  # the edge is 1, and belongs to it
         ([15.9, 1.0, 0.5, 0.1], (0.5, None)),  # an eighth is 1.99: the edge below it is 1
         ([0.0, 0.0], (None, None)),
         ([2.0**-7, 2.0**-10, 0.0, -0.001], (0.5, None)),
         ([513.0, 1.0], (None, None)),
         ([-8.0, -1.0, -1.001, 4.0], (0.25, 0.5)),  # below zero the edge itself does not count
-    ],
-)
-def test_strongly_active_at_the_edges(coefficients: list[float], expected: tuple[float | None, float | None]) -> None:
-    assert strongly_active(pl.DataFrame([activity(coefficients)])).row(0) == expected == slowly(coefficients)
-
-
-def test_rows_are_asked_together() -> None:
-    many = [[8.0, 1.0, 0.0], [-8.0, 3.0, 0.5], [0.0, 0.0, 0.0]]
-    found = strongly_active(pl.DataFrame([activity(one) for one in many])).rows()
-    assert found == [slowly(one) for one in many]
+    ]
+    found = strongly_active(pl.DataFrame([activity(one) for one, _ in known])).rows()
+    assert found == [expected for _, expected in known] == [slowly(one) for one, _ in known]
 
 
 @pytest.mark.parametrize("negative", [None, 1.0])

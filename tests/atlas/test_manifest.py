@@ -30,11 +30,7 @@ def test_a_folder_s_life(tmp_path: Path) -> None:
     assert occupancy(directory) == "finished"
     assert unfinished_plan(directory) is None
     assert sorted(path.name for path in directory.iterdir() if path.is_file()) == [
-        "background.parquet",
-        "manifest.json",
-        "manifest.sha256",
-        "tokens.parquet",
-        "vocabulary.parquet",
+        *("background.parquet", "manifest.json", "manifest.sha256", "tokens.parquet", "vocabulary.parquet"),
     ]
 
 
@@ -50,8 +46,7 @@ def test_stopped_between_the_hash_and_the_manifest_it_is_unfinished(tmp_path: Pa
 
 def test_the_manifest_lists_every_mined_table_and_a_part_s_state(tmp_path: Path) -> None:
     whole = read_manifest(build_atlas(tmp_path / "a"))
-    assert whole["schema"] == SCHEMA_VERSION
-    assert len(whole["files"]) == 12
+    assert (whole["schema"], len(whole["files"])) == (SCHEMA_VERSION, 12)
     assert not any(path.startswith(("run", "state", "manifest")) for path in whole["files"])
     part = read_manifest(build_atlas(tmp_path / "p", part=(1, 2)))
     assert part["part"] == {"index": 1, "of": 2}

@@ -10,6 +10,7 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 
+from mnemoscope import errors
 from mnemoscope.atlas import Atlas, open_atlas, store
 from mnemoscope.atlas.derived_manifest import record_hashes
 from mnemoscope.atlas.manifest import begin, seal
@@ -18,15 +19,6 @@ from mnemoscope.atlas.schema import TABLES, Provenance
 from mnemoscope.atlas.store import write_table
 from mnemoscope.cli.app import app
 from mnemoscope.cli.runner import run
-from mnemoscope.errors import (
-    AtlasBusy,
-    AtlasDamaged,
-    AtlasNotFound,
-    AtlasTooNew,
-    AtlasUnfinished,
-    MemoryIdError,
-    OptionError,
-)
 from mnemoscope.foundation.memory_names import MemoryId
 from support.handbuilt_atlas import (
     PROVENANCE,
@@ -45,7 +37,7 @@ def atlas(tmp_path_factory: pytest.TempPathFactory) -> Atlas:
     return open_atlas(build_atlas(tmp_path_factory.mktemp("atlas")))
 
 
-def test_triggers_are_read_with_their_text(atlas: Atlas) -> None:
+def test_triggers_of_either_sign_are_read_with_their_text(atlas: Atlas) -> None:
     rows = atlas["L0.M0"].triggers()
     assert rows["rank"].to_list() == [0, 1, 2, 3]
     assert rows["trigger_text"].to_list() == [" is", "The", "The", "é"]
@@ -53,34 +45,22 @@ def test_triggers_are_read_with_their_text(atlas: Atlas) -> None:
     assert rows["prefix"].to_list() == ["The capital of France is", "The", "The", "The\né"]
     assert rows["text"][0] == "The capital of France is Paris."
     assert rows["prefix_group"].to_list() == [0, 1, 1, 3]
+    memory = atlas["L0.M0"]
+    assert memory.triggers(sign=-1)["prefix"].to_list() == ["The capital of Italy"]
+    assert memory.triggers(sign=None)["sign"].to_list() == [1, 1, 1, 1, -1]
+    assert atlas["L0.M1"].triggers()["next_text"].to_list() == [None]  # its sentence ends there
+    dead = atlas["L0.M3"].triggers()
+    assert dead.height == 0
+    assert dead.schema == atlas["L0.M0"].triggers().schema
 
 
 def test_layers_are_read_in_their_order_and_refusals_are_raised(tmp_path: Path) -> None:
     atlas = open_atlas(build_atlas(tmp_path / "atlas"))
-    assert atlas.each_layer(lambda layer: (layer, atlas.memories(layer))) == [
-        (layer, atlas.memories(layer)) for layer in atlas.layers
-    ]
+    expected = [(layer, atlas.memories(layer)) for layer in atlas.layers]
+    assert atlas.each_layer(lambda layer: (layer, atlas.memories(layer))) == expected
     (atlas.path / TABLES["values"].path(atlas.layers[-1])).unlink()
-    with pytest.raises(AtlasDamaged, match="is missing"):
+    with pytest.raises(errors.AtlasDamaged, match="is missing"):
         atlas.each_layer(lambda layer: atlas.table("values", layer=layer))
-
-
-def test_the_other_sign_and_both(atlas: Atlas) -> None:
-    memory = atlas["L0.M0"]
-    assert memory.triggers(sign=-1)["prefix"].to_list() == ["The capital of Italy"]
-    assert memory.triggers(sign=None)["sign"].to_list() == [1, 1, 1, 1, -1]
-    with pytest.raises(OptionError, match="sign 0"):
-        memory.triggers(sign=0)
-
-
-def test_a_sentence_end_has_no_next_token(atlas: Atlas) -> None:
-    assert atlas["L0.M1"].triggers()["next_text"].to_list() == [None]
-
-
-def test_a_dead_memory_has_an_empty_table_of_the_same_columns(atlas: Atlas) -> None:
-    dead = atlas["L0.M3"].triggers()
-    assert dead.height == 0
-    assert dead.schema == atlas["L0.M0"].triggers().schema
 
 
 def test_value_activity_and_neighbours(atlas: Atlas) -> None:
@@ -95,10 +75,31 @@ def test_value_activity_and_neighbours(atlas: Atlas) -> None:
     assert memory.neighbours()["top_text"].to_list() == [" Paris", " Paris"]
 
 
-@pytest.mark.parametrize("name", ["L99.M1", "L0.M4", "L2.M0", "L0.E1.M0"])
-def test_a_memory_that_is_not_there_names_the_range(atlas: Atlas, name: str) -> None:
-    with pytest.raises(MemoryIdError, match=r"layers 0-1 with memories 0-3"):
-        atlas[name]
+BEYOND, NO_NAMES = ("L99.M1", "L0.M4", "L2.M0", "L0.E1.M0"), ((0, 1, 2), None, 1.5, b"L0.M0")
+REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
+    **{
+        name: (lambda atlas, name=name: atlas[name], errors.MemoryIdError, "layers 0-1 with memories 0-3")
+        for name in BEYOND
+    },
+    "a text": (lambda atlas: atlas["layer ten"], errors.MemoryIdError, "layer ten"),
+    **{str(odd): (lambda atlas, odd=odd: atlas[odd], errors.MemoryIdError, r"atlas\['L0\.M0'\]") for odd in NO_NAMES},
+    "a sign": (lambda atlas: atlas["L0.M0"].triggers(sign=0), errors.OptionError, "sign 0"),
+    "a layer too many": (lambda atlas: atlas.table("tokens", layer=0), errors.OptionError, "tokens .*layer"),
+    "no layer": (lambda atlas: atlas.paths("triggers"), errors.OptionError, "layer=0"),
+    "no table": (lambda atlas: atlas.has("trigger"), errors.OptionError, "'trigger'.* activity, att"),
+    "a table that was not made": (lambda atlas: atlas.table("removals"), errors.AtlasUnfinished, "removals"),
+    "a sentence": (lambda atlas: atlas.sentences([0, 9]), errors.AtlasDamaged, "sentence 9"),
+    "a token": (lambda atlas: atlas.token_text([24]), errors.OptionError, r"token 24 .* tokens 0-23"),
+    "a position": (lambda atlas: atlas.prefixes([(1, 99)]), errors.AtlasDamaged, "position 99 of sentence 1"),
+    "a position before": (lambda atlas: atlas.prefixes([(1, -1)]), errors.AtlasDamaged, "position -1 of sentence 1"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_an_atlas_does_not_have_is_refused_by_name(atlas: Atlas, what: str) -> None:
+    ask, error, said = REFUSED[what]
+    with pytest.raises(error, match=said):
+        ask(atlas)
 
 
 @pytest.mark.parametrize(("depth", "first"), [(16, 10), (1, 1), (2, 2), (3, 2), (6, 4), (8, 5), (12, 8), (48, 30)])
@@ -110,22 +111,20 @@ def test_upper_layers_begin_where_the_paper_s_eleventh_of_16_is(depth: int, firs
 def test_an_atlas_of_some_layers(tmp_path: Path) -> None:
     write_tables(tmp_path)
     for layer in (2, 4, 5):
-        write_table(
-            tmp_path / TABLES["triggers"].path(layer),
-            trigger_columns(trigger_rows()[1]),
-            name="triggers",
-            provenance=PROVENANCE,
-        )
+        path, rows = tmp_path / TABLES["triggers"].path(layer), trigger_columns(trigger_rows()[1])
+        write_table(path, rows, name="triggers", provenance=PROVENANCE)
     sizes = {"memories": [4, 4, 4, 7, 3, 3], "vocabulary": 24}
     seal(tmp_path, manifest(layers=[0, 1, 2, 4, 5], model={"fingerprint": PROVENANCE.model, "sizes": sizes}))
     atlas = open_atlas(tmp_path)
     assert atlas.range_text() == "layers 0-2,4-5 with memories 0-2 or 0-3"
     assert [atlas.memories(layer) for layer in atlas.layers] == [4, 4, 4, 3, 3]
     assert atlas.upper_layers == (4, 5)
-    with pytest.raises(MemoryIdError, match=r"^layer 3 is not in .*, which has layers 0-2,4-5 with memories 0-2 or"):
+    with pytest.raises(
+        errors.MemoryIdError, match=r"^layer 3 is not in .*, which has layers 0-2,4-5 with memories 0-2 or"
+    ):
         atlas.memories(3)
     assert atlas["L4.M2"].triggers().height == 0
-    with pytest.raises(MemoryIdError):
+    with pytest.raises(errors.MemoryIdError):
         atlas["L4.M3"]
 
 
@@ -137,7 +136,7 @@ def test_a_memory_has_one_value(tmp_path: Path, rows: int) -> None:
     seal(tmp_path, manifest())
     atlas = open_atlas(tmp_path)
     assert atlas["L1.M2"].value()["value_norm"].to_list() == [1.0]
-    with pytest.raises(AtlasDamaged, match=rf"table values has {rows} rows for L1\.M3, not one$"):
+    with pytest.raises(errors.AtlasDamaged, match=rf"table values has {rows} rows for L1\.M3, not one$"):
         atlas["L1.M3"].value()
 
 
@@ -148,7 +147,7 @@ def test_sentences_are_found_in_whatever_part(tmp_path: Path, monkeypatch: pytes
     for ids in ([0, 1, 2, 3], [0, 3], [3], [2, 1]):
         assert atlas.sentences(ids)["sentence"].to_list() == sorted(ids)
     assert atlas.sentences([]).columns == atlas.table("sentences").columns
-    with pytest.raises(AtlasDamaged, match="sentence 5 is named by a table but not stored"):
+    with pytest.raises(errors.AtlasDamaged, match="sentence 5"):
         atlas.sentences([9, 0, 5])
     assert atlas.prefixes([(2, 1)]) == [SENTENCES[2][:2]]
 
@@ -165,37 +164,16 @@ def test_a_table_without_statistics_is_read_whole(tmp_path: Path) -> None:
 def test_patterns_and_readings_of_one_memory(tmp_path: Path) -> None:
     """Made later: patterns lie beside the mined tables, readings where the manifest of the extensions lists them."""
     directory = build_atlas(tmp_path / "a")
-    patterns = {
-        "layer": [0, 1, 1],
-        "memory": [2, 0, 2],
-        "pattern": [0] * 3,
-        "kind": ["shallow"] * 3,
-        "description": ["a", "b", "c"],
-        "triggers": [[0, 1]] * 3,
-        "lift": [None] * 3,
-        "log10_p": [None] * 3,
-    }
+    patterns = {"layer": [0, 1, 1], "memory": [2, 0, 2], "pattern": [0] * 3, "kind": ["shallow"] * 3}
+    patterns |= {"description": ["a", "b", "c"], "triggers": [[0, 1]] * 3}
+    patterns |= dict.fromkeys(("lift", "log10_p"), [None] * 3)
     write_table(directory / "patterns.parquet", patterns, name="patterns", provenance=PROVENANCE)
-    readings = {
-        "memory": [1, 1, 2],
-        "lens": ["plain", "ridge", "plain"],
-        "top_tokens": [[6, 9], [], [4]],
-        "target_rank": [0, None, 3],
-        "control_rank": [None] * 3,
-        "max_probability": [0.5] * 3,
-    }
+    readings = {"memory": [1, 1, 2], "lens": ["plain", "ridge", "plain"], "top_tokens": [[6, 9], [], [4]]}
+    readings |= {"target_rank": [0, None, 3], "control_rank": [None] * 3, "max_probability": [0.5] * 3}
     write_table(directory / "readings/layer-001.parquet", readings, name="readings", provenance=PROVENANCE)
-    keys = {
-        "memory": [1, 2],
-        "lens": ["plain", "plain"],
-        "key_top_tokens": [[1], [10]],
-        "trigger_rank": [0, 1],
-        "triggers_found": [None] * 2,
-        "control_rank": [None] * 2,
-        "controls_found": [None] * 2,
-        "text_rank": [None] * 2,
-        "shuffled_rank": [None] * 2,
-    }
+    keys = {"memory": [1, 2], "lens": ["plain", "plain"], "key_top_tokens": [[1], [10]], "trigger_rank": [0, 1]}
+    unknown = ("triggers_found", "control_rank", "controls_found", "text_rank", "shuffled_rank")
+    keys |= dict.fromkeys(unknown, [None] * 2)
     write_table(directory / "key_readings/layer-001.parquet", keys, name="key_readings", provenance=PROVENANCE)
     assert not open_atlas(directory).has("readings", layer=1)
     made = [f"{kind}/layer-001.parquet" for kind in ("readings", "key_readings")]
@@ -208,7 +186,7 @@ def test_patterns_and_readings_of_one_memory(tmp_path: Path) -> None:
     assert rows["top_texts"].to_list() == [[" Paris", "\n"], []]
     assert atlas["L1.M2"].key_readings()["key_top_texts"].to_list() == [["é"]]
     assert atlas["L1.M0"].top_token() == 6
-    with pytest.raises(AtlasUnfinished, match="has no table readings; make it with `mnemoscope lens "):
+    with pytest.raises(errors.AtlasUnfinished, match=r"readings; .*`mnemoscope lens "):
         atlas["L0.M1"].readings()
 
 
@@ -246,17 +224,8 @@ def test_what_a_notebook_shows(tmp_path: Path) -> None:
     assert dict(cells(part._repr_html_()))["text"] == "four sentences, 19 tokens"
     assert "3.000" in part["L0.M0"]._repr_html_()
     assert "promotes" not in part["L0.M0"]._repr_html_()
-
-
-def test_tables_that_cannot_be_asked_for(atlas: Atlas) -> None:
-    with pytest.raises(OptionError, match=r"^table tokens is not divided by layer; leave the layer out$"):
-        atlas.table("tokens", layer=0)
-    with pytest.raises(OptionError, match=r"^table triggers has one file per layer; say which, such as layer=0$"):
-        atlas.paths("triggers")
-    assert atlas.has("triggers")
-    assert not atlas.has("roles")
-    with pytest.raises(OptionError, match=r"^'trigger' is not a table of an atlas; the tables are activity, att"):
-        atlas.has("trigger")
+    with pytest.raises(errors.AtlasUnfinished, match=r"part 1 of 2.* values"):
+        part["L0.M0"].value()
 
 
 def test_without_a_layer_a_table_of_each_layer_is_one_of_all(atlas: Atlas) -> None:
@@ -271,26 +240,12 @@ def test_without_a_layer_a_table_of_each_layer_is_one_of_all(atlas: Atlas) -> No
     assert some.columns == ["layer", "memory"]
 
 
-def test_what_is_no_memory_at_all(atlas: Atlas) -> None:
-    with pytest.raises(MemoryIdError, match="does not name a memory"):
-        atlas["layer ten"]
-
-
-def test_tables_as_frames(atlas: Atlas) -> None:
+def test_tables_sentences_and_tokens_as_frames(atlas: Atlas) -> None:
     assert atlas.table("triggers", layer=1).height == 1
     assert atlas.table("sentences")["sentence"].to_list() == [0, 1, 2, 3]
     assert atlas.scan("tokens").select(pl.col("count").sum()).collect().item() == 19
-    with pytest.raises(AtlasUnfinished, match="no table removals; make it with"):
-        atlas.table("removals")
-
-
-def test_sentences_and_tokens_by_id(atlas: Atlas) -> None:
     assert atlas.sentences([3, 0, 3])["sentence"].to_list() == [0, 3]
-    with pytest.raises(AtlasDamaged, match="sentence 9 is named"):
-        atlas.sentences([0, 9])
     assert atlas.token_text([6, None]) == [" Paris", None]
-    with pytest.raises(OptionError, match=r"token 24 .* tokens 0-23"):
-        atlas.token_text([24])
 
 
 def test_the_best_triggers_are_the_first_25_positive(tmp_path: Path) -> None:
@@ -320,10 +275,6 @@ def test_what_is_there_and_prefixes_by_place(atlas: Atlas) -> None:
     whole = atlas.table("sentences")["tokens"].to_list()
     assert atlas.prefixes([(3, 0), (0, 2), (3, 0)]) == [whole[3][:1], whole[0][:3], whole[3][:1]]
     assert atlas.prefixes([]) == []
-    with pytest.raises(AtlasDamaged, match=f"position {len(whole[1])} of sentence 1, which has"):
-        atlas.prefixes([(1, len(whole[1]))])
-    with pytest.raises(AtlasDamaged, match="position -1 of sentence 1"):
-        atlas.prefixes([(1, -1)])
 
 
 def test_the_manifest_is_typed_and_a_mapping(atlas: Atlas) -> None:
@@ -333,20 +284,13 @@ def test_the_manifest_is_typed_and_a_mapping(atlas: Atlas) -> None:
     assert atlas.manifest == json.loads((atlas.path / "manifest.json").read_text())
 
 
-def test_a_part_opens_but_has_no_values(tmp_path: Path) -> None:
-    part = open_atlas(build_atlas(tmp_path / "p", part=(2, 3)))
-    assert part["L0.M0"].triggers().height == 4
-    with pytest.raises(AtlasUnfinished, match="is part 2 of 3 and has no values yet"):
-        part["L0.M0"].value()
-
-
 def test_not_an_atlas(tmp_path: Path) -> None:
-    with pytest.raises(AtlasNotFound, match="does not exist"):
+    with pytest.raises(errors.AtlasNotFound, match="does not exist"):
         open_atlas(tmp_path / "nothing")
-    with pytest.raises(AtlasNotFound, match="does not hold an atlas"):
+    with pytest.raises(errors.AtlasNotFound, match="does not hold an atlas"):
         open_atlas(tmp_path)
     begin(tmp_path, plan={"plan": {}, "part": None})
-    with pytest.raises(AtlasUnfinished, match="not finished"):
+    with pytest.raises(errors.AtlasUnfinished, match="not finished"):
         open_atlas(tmp_path)
 
 
@@ -359,7 +303,7 @@ def test_another_schema_or_other_rules_are_refused_in_one_line(
     said = json.loads((directory / "manifest.json").read_text())
     (said if number == "schema" else said["plan"])[number] += step
     (directory / "manifest.json").write_text(json.dumps(said))
-    with pytest.raises(AtlasTooNew, match="was made by an unreleased version; mine it again"):
+    with pytest.raises(errors.AtlasTooNew, match="unreleased version"):
         open_atlas(directory)
     for words in (["show", str(directory), "L0.M0"], ["verify", str(directory)]):
         assert run(app, words) == 2
@@ -370,7 +314,7 @@ def test_a_changed_manifest_is_refused(tmp_path: Path) -> None:
     directory = build_atlas(tmp_path / "a")
     path = directory / "manifest.json"
     path.write_text(path.read_text().replace("handbuilt", "handBuilt"))
-    with pytest.raises(AtlasDamaged, match="changed after mining"):
+    with pytest.raises(errors.AtlasDamaged, match="changed after mining"):
         open_atlas(directory)
 
 
@@ -378,15 +322,8 @@ def test_a_changed_manifest_is_refused(tmp_path: Path) -> None:
 def test_the_seal_has_one_form(tmp_path: Path, said: str) -> None:
     directory = build_atlas(tmp_path / "a")
     (directory / "manifest.sha256").write_text(said)
-    with pytest.raises(AtlasDamaged):
+    with pytest.raises(errors.AtlasDamaged):
         open_atlas(directory)
-
-
-def test_a_missing_table_is_damage(tmp_path: Path) -> None:
-    directory = build_atlas(tmp_path / "a")
-    (directory / "triggers/layer-000.parquet").unlink()
-    with pytest.raises(AtlasDamaged, match=r"layer-000.parquet is missing"):
-        open_atlas(directory)["L0.M0"].triggers()
 
 
 def test_an_atlas_that_was_mined_anew_after_it_was_opened_says_so(tmp_path: Path) -> None:
@@ -400,12 +337,12 @@ def test_an_atlas_that_was_mined_anew_after_it_was_opened_says_so(tmp_path: Path
     seal(directory, manifest())
     for stale in (opened, unread):
         for name in ("values", "triggers", "activity"):
-            with pytest.raises(AtlasBusy, match=r"a was mined anew since it was opened; open it again$"):
+            with pytest.raises(errors.AtlasBusy, match="open it again"):
                 stale.table(name, layer=0)
-            with pytest.raises(AtlasBusy, match="open it again"):
+            with pytest.raises(errors.AtlasBusy, match="open it again"):
                 stale.rows_where(name, 0, column="memory", ids=[0])
     shutil.rmtree(directory)
-    with pytest.raises(AtlasBusy, match="open it again"):
+    with pytest.raises(errors.AtlasBusy, match="open it again"):
         opened.table("values", layer=1)
 
 
@@ -417,7 +354,7 @@ def test_a_file_that_was_put_there_again_is_checked_again(tmp_path: Path) -> Non
     shutil.move(tmp_path / "copy", path)
     assert opened.table("values", layer=0).equals(before)
     pq.write_table(pq.read_table(path), path, compression="none")
-    with pytest.raises(AtlasDamaged, match="its sha256 differs"):
+    with pytest.raises(errors.AtlasDamaged, match="its sha256 differs"):
         opened.table("values", layer=0)
 
 
@@ -426,10 +363,10 @@ def test_a_table_of_another_atlas_is_refused(tmp_path: Path) -> None:
     directory = build_atlas(tmp_path / "a")
     write_tables(tmp_path / "b", provenance=Provenance("d" * 64, PROVENANCE.corpus, PROVENANCE.plan))
     shutil.copy(tmp_path / "b/triggers/layer-000.parquet", directory / "triggers/layer-000.parquet")
-    with pytest.raises(AtlasDamaged, match=r"layer-000\.parquet is not the file that was mined"):
+    with pytest.raises(errors.AtlasDamaged, match=r"layer-000\.parquet is not the file"):
         open_atlas(directory)["L0.M0"].triggers()
     seal(directory, manifest())
-    with pytest.raises(AtlasDamaged, match=r"does not belong to this atlas: it says mnemoscope\.model"):
+    with pytest.raises(errors.AtlasDamaged, match=r"mnemoscope\.model"):
         open_atlas(directory)["L0.M0"].triggers()
 
 
@@ -440,7 +377,7 @@ def test_a_flipped_byte_anywhere_in_a_table_is_refused(tmp_path: Path, name: str
     whole = path.read_bytes()
     for place in range(0, len(whole), 61):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-        with pytest.raises(AtlasDamaged):
+        with pytest.raises(errors.AtlasDamaged):
             open_atlas(directory)["L0.M0"].triggers()
 
 
@@ -456,15 +393,8 @@ def test_a_flipped_byte_in_the_sentences_is_never_read_as_text(tmp_path: Path) -
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         try:
             seen = open_atlas(directory)["L0.M0"].triggers(sign=None)
-        except AtlasDamaged:
+        except errors.AtlasDamaged:
             refused += 1
             continue
         assert seen.equals(honest), place
     assert refused > 20
-
-
-@pytest.mark.parametrize("wrong", [(0, 1, 2), None, 1.5, b"L0.M0"])
-def test_what_names_no_memory_is_told_in_one_line(tmp_path: Path, wrong: Any) -> None:
-    atlas = open_atlas(build_atlas(tmp_path))
-    with pytest.raises(MemoryIdError, match=r"is not the name of a memory; write atlas\['L0\.M0'\], as text"):
-        atlas[wrong]

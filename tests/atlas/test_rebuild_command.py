@@ -9,27 +9,14 @@ import pytest
 from mnemoscope.atlas.form import Manifest
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.tables import model_words, rebuild_command
+from mnemoscope.mining.plan.mining_plan import MiningPlan
 from support.handbuilt_atlas import MANIFEST
 
 PLAN: dict[str, Any] = {
-    "model": "gpt2",
-    "corpus": "my text.txt",
-    "revision": None,
-    "text_field": "text",
-    "validation": None,
-    "split": "sentence",
-    "triggers": 50,
-    "per_sentence": "1",
-    "layers": [0, 1],
-    "max_sentences": None,
-    "max_tokens": None,
-    "prefixes": 4000,
-    "neighbours": 10,
-    "removals": 10,
-    "batch_tokens": 8192,
-    "dtype": "float32",
-    "device": "cpu",
-    "seed": 0,
+    **dict.fromkeys(("revision", "validation", "max_sentences", "max_tokens")),
+    **{"model": "gpt2", "corpus": "my text.txt", "text_field": "text", "split": "sentence", "per_sentence": "1"},
+    **{"triggers": 50, "layers": [0, 1], "prefixes": 4000, "neighbours": 10, "removals": 10, "batch_tokens": 8192},
+    **{"dtype": "float32", "device": "cpu", "seed": 0},
 }
 
 
@@ -37,9 +24,14 @@ def manifest(entries: dict[str, Any] | None = None, **changed: Any) -> Manifest:
     return Manifest.of(MANIFEST | {"plan": PLAN | changed} | (entries or {}))
 
 
-def test_the_usual_options_are_not_said_but_the_device_which_depends_on_the_machine() -> None:
+def test_the_usual_options_are_not_said_but_the_device_some_layers_and_a_part_are() -> None:
     found = rebuild_command(Path("an atlas"), "removals", manifest())
     assert found == "`mnemoscope mine gpt2 'my text.txt' --out 'an atlas' --device cpu --force`"
+    found = rebuild_command(Path("a"), "values", manifest({"layers": [1], "part": {"index": 2, "of": 3}}))
+    assert found == "`mnemoscope mine gpt2 'my text.txt' --out a --device cpu --layers 1 --part 2/3 --force`"
+    assert rebuild_command(Path("an atlas"), "patterns", manifest()) == "`mnemoscope analyze 'an atlas' --patterns`"
+    found = rebuild_command(Path("a"), "removals", manifest({"plan": {"seed": 0, "triggers": 50}}))
+    assert found == "`mnemoscope mine MODEL CORPUS --out a --force`"
 
 
 @pytest.mark.parametrize(
@@ -72,11 +64,6 @@ def test_how_the_model_was_opened_is_said_behind_its_name() -> None:
     assert model_words(manifest({"plan": {"seed": 0, "triggers": 50}}), otherwise="x") == "x"
 
 
-def test_some_layers_and_a_part() -> None:
-    found = rebuild_command(Path("a"), "values", manifest({"layers": [1], "part": {"index": 2, "of": 3}}))
-    assert found == "`mnemoscope mine gpt2 'my text.txt' --out a --device cpu --layers 1 --part 2/3 --force`"
-
-
 LATER = {
     **dict.fromkeys(("roles", "width", "memorised", "attention", "samples", "similar_words", "importance"), "extend"),
     **dict.fromkeys(("token_activations", "random", "random_sentences"), "extend"),
@@ -96,18 +83,7 @@ def test_tables_that_are_made_later(table: str) -> None:
     assert rebuild_command(Path("an atlas"), table, manifest(revision="main")) == said
 
 
-def test_patterns_need_no_model() -> None:
-    assert rebuild_command(Path("an atlas"), "patterns", manifest()) == "`mnemoscope analyze 'an atlas' --patterns`"
-
-
-def test_a_manifest_that_says_little_gives_the_form_of_the_command() -> None:
-    found = rebuild_command(Path("a"), "removals", manifest({"plan": {"seed": 0, "triggers": 50}}))
-    assert found == "`mnemoscope mine MODEL CORPUS --out a --force`"
-
-
 def test_every_option_is_one_that_mine_has() -> None:
-    from mnemoscope.mining.plan.mining_plan import MiningPlan
-
     known = set(MiningPlan.__dataclass_fields__)
     changed = {name: "x" for name in PLAN if name not in ("model", "corpus", "seed", "triggers")}
     words = shlex.split(rebuild_command(Path("a"), "removals", manifest(**changed)).strip("`"))

@@ -28,8 +28,7 @@ from support.handbuilt_atlas import PROVENANCE, sentence_columns, trigger_column
 
 
 def test_histogram_edges_are_the_contract_s() -> None:
-    assert len(HISTOGRAM_EDGES) == 35
-    assert HISTOGRAM_BINS == 36
+    assert (len(HISTOGRAM_EDGES), HISTOGRAM_BINS) == (35, 36)
     assert list(HISTOGRAM_EDGES) == sorted({0.0} | {s * 2.0**k for s in (1, -1) for k in range(-10, 7)})
 
 
@@ -37,13 +36,8 @@ def test_every_table_has_a_place_and_every_place_a_table() -> None:
     for kind in TABLES.values():
         number = 3 if kind.numbered else None
         assert place(kind.path(number)) == (kind, number)
-    for path in (
-        "triggers.parquet",
-        "triggers/part-000.parquet",
-        "triggers/layer-0.parquet",
-        "tokens/layer-000.parquet",
-    ):
-        assert place(path) is None
+    for path in ("triggers", "triggers/part-000", "triggers/layer-0", "triggers/layer-0007", "tokens/layer-000"):
+        assert place(f"{path}.parquet") is None
     assert TABLES["triggers"].path(1000) == "triggers/layer-1000.parquet"
 
 
@@ -56,14 +50,8 @@ def test_the_same_rows_give_the_same_bytes_however_they_came(tmp_path: Path) -> 
     arrays = {f.name: whole[f.name].to_numpy() for f in kind.columns if f.name != "next_token"}
     following = columns["next_token"]
     arrays["next_token"] = np.ma.array([n or 0 for n in following], mask=[n is None for n in following], dtype=np.int32)
-    ways: list[Any] = [
-        columns,
-        dict(reversed(columns.items())),
-        whole,
-        doubled.slice(7),
-        pa.concat_tables([whole.slice(0, 3), whole.slice(3)]),
-        arrays,
-    ]
+    chunked = pa.concat_tables([whole.slice(0, 3), whole.slice(3)])
+    ways: list[Any] = [columns, dict(reversed(columns.items())), whole, doubled.slice(7), chunked, arrays]
     files = []
     for index, way in enumerate(ways):
         path = tmp_path / f"{index}.parquet"
@@ -92,10 +80,8 @@ def test_sentence_parts_depend_on_the_rows_alone(cuts: list[int], tmp_path_facto
     sentences = [[index % 24, 1] for index in range(25)]
     columns = sentence_columns(sentences)
     bounds = [0, *sorted(cuts), 25]
-    pieces = [
-        {name: list(column)[first:last] for name, column in columns.items()}
-        for first, last in itertools.pairwise(bounds)
-    ]
+    cut_out = (slice(*pair) for pair in itertools.pairwise(bounds))
+    pieces = [{name: list(column)[part] for name, column in columns.items()} for part in cut_out]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store, "SENTENCES_PER_PART", 10)
         whole, cut = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("cut")
@@ -112,17 +98,10 @@ def test_no_sentences_still_make_a_table(tmp_path: Path) -> None:
 
 
 def test_lists_from_a_matrix_round_trip(tmp_path: Path) -> None:
-    columns = {
-        "memory": [0, 1],
-        "prefixes": [1, 1],
-        "positive": [1, 1],
-        "mean": [0.5, 0.5],
-        "min": [0, 0],
-        "max": [1, 1],
-        "sampled": [1, 1],
-        "std": [0, 0],
-        "histogram": np.arange(72).reshape(2, 36),
-    }
+    columns = {"memory": [0, 1], "mean": [0.5, 0.5], "histogram": np.arange(72).reshape(2, 36)}
+    columns |= dict.fromkeys(("min", "std"), [0] * 2) | dict.fromkeys(
+        ("prefixes", "positive", "max", "sampled"), [1] * 2
+    )
     write_table(tmp_path / "a.parquet", columns, name="activity", provenance=PROVENANCE)
     assert pq.read_table(tmp_path / "a.parquet")["histogram"].to_pylist()[1] == list(range(36, 72))
 
@@ -175,7 +154,6 @@ def test_a_table_is_of_a_layer_or_of_none() -> None:
         TABLES["triggers"].path()
     with pytest.raises(ValueError, match=r"^table tokens: a number is not allowed$"):
         TABLES["tokens"].path(0)
-    assert place("triggers/layer-0007.parquet") is None
     assert place("sentences/part-1234.parquet") == (TABLES["sentences"], 1234)
 
 
@@ -192,9 +170,8 @@ def test_what_a_schema_lacks_is_told_in_a_few_words(tmp_path: Path) -> None:
     said = f"it says mnemoscope.schema = nothing, the manifest {SCHEMA_VERSION}"
     assert schema_error("triggers", schema.remove_metadata(), PROVENANCE) == said
     other = schema.with_metadata({**schema.metadata, b"mnemoscope.plan": b"\xff"})
-    assert schema_error("triggers", other, PROVENANCE) == (
-        f"it says mnemoscope.plan = \ufffd, the manifest {PROVENANCE.plan}"
-    )
+    said = f"it says mnemoscope.plan = \ufffd, the manifest {PROVENANCE.plan}"
+    assert schema_error("triggers", other, PROVENANCE) == said
 
 
 def test_a_free_table_has_its_columns_first_and_plain_strings(tmp_path: Path) -> None:

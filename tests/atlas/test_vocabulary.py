@@ -35,7 +35,7 @@ def test_a_part_of_a_character_is_shown_as_bytes(token: int, shown: str) -> None
 @pytest.mark.parametrize("token", [-1, 7])
 def test_a_token_that_is_not_there_is_refused(token: int) -> None:
     for ask in (VOCABULARY.text, VOCABULARY.each_text):
-        with pytest.raises(OptionError, match=rf"^token {token} is not in here, which has tokens 0-6$"):
+        with pytest.raises(OptionError, match=rf"token {token} .* tokens 0-6"):
             ask([0, token])
 
 
@@ -68,22 +68,13 @@ def test_of_texts_that_are_ids_one_space_is_expected() -> None:
         assert VOCABULARY.carries_spaces(stored) is carries
 
 
-def test_a_vocabulary_out_of_order_is_damage(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("order", "said"), [([1, 0, *range(2, 24)], "order"), ([0, 1], "2 rows, and the model 24")])
+def test_a_vocabulary_out_of_order_or_of_another_size_is_damage(tmp_path: Path, order: list[int], said: str) -> None:
     write_tables(tmp_path)
-    order = [1, 0, *range(2, 24)]
     columns = {"token": order, "text": [WORDS[n] for n in order], "bytes": [WORDS[n].encode() for n in order]}
     write_table(tmp_path / "vocabulary.parquet", columns, name="vocabulary", provenance=PROVENANCE)
     seal(tmp_path, manifest())
-    with pytest.raises(AtlasDamaged, match=r"vocabulary\.parquet does not list the tokens in order"):
-        open_atlas(tmp_path).token_text([3])
-
-
-def test_a_vocabulary_of_another_size_than_the_model_s_is_damage(tmp_path: Path) -> None:
-    write_tables(tmp_path)
-    columns = {"token": [0, 1], "text": WORDS[:2], "bytes": [WORDS[n].encode() for n in (0, 1)]}
-    write_table(tmp_path / "vocabulary.parquet", columns, name="vocabulary", provenance=PROVENANCE)
-    seal(tmp_path, manifest())
-    with pytest.raises(AtlasDamaged, match=r"table vocabulary has 2 rows, and the model 24 tokens"):
+    with pytest.raises(AtlasDamaged, match=rf"vocabulary.* {said}"):
         open_atlas(tmp_path).token_text([1])
 
 

@@ -186,8 +186,7 @@ def test_the_curve_ends_with_all_that_push_and_what_is_kept_begins_with_nothing(
     assert [one.k for one in curve] == powers(len(order), 1024)
     assert curve[0].without == pytest.approx(asked.value - lost.max(), abs=1e-5)
     assert all(one.controls[0] <= one.controls[1] <= one.controls[2] for one in curve)
-    assert kept[0].only == kept[0].random
-    assert kept[-1].only == pytest.approx(asked.value, abs=1e-5)
+    assert (kept[0].only, kept[-1].only) == (kept[0].random, pytest.approx(asked.value, abs=1e-5))
 
 
 def test_a_control_is_as_strong_at_the_same_place_and_never_one_of_the_chosen() -> None:
@@ -212,8 +211,7 @@ def test_a_control_is_as_strong_at_the_same_place_and_never_one_of_the_chosen() 
 def test_answers_that_begin_alike_are_asked_about_where_they_part() -> None:
     model = tiny("gpt2")
     found = attribute(model, "the cat", target="xyt", against="xyd", singles=0, top=0)
-    assert (found.target.text, found.against and found.against.text) == ("t", "d")
-    assert found.shared == 2
+    assert (found.target.text, found.against and found.against.text, found.shared) == ("t", "d", 2)
     same = attribute(model, "the catxy", target="t", against="d", singles=0, top=0)
     assert found.difference == pytest.approx(same.difference, abs=1e-6)
 

@@ -45,14 +45,12 @@ def with_other_values(name: str, layer: int, *, keys: bool = False) -> LanguageM
 def test_a_model_and_itself_never_part_and_nothing_of_them_differs() -> None:
     model = tiny("llama")
     never = diff(model, PROMPT, other=model)
-    assert never.said is None
-    assert never.to_dict()["memories"] == []
+    assert (never.said, never.to_dict()["memories"]) == (None, [])
     assert "never part within 64 tokens" in str(never)
     asked = diff(model, PROMPT, other=tiny("llama"), target="x", against="y")
     assert asked.parts.is_empty()
     assert asked.memories.is_empty()
-    assert asked.first == asked.second
-    assert [one.k for one in asked.patched] == ["all", "everywhere"]
+    assert (asked.first, [one.k for one in asked.patched]) == (asked.second, ["all", "everywhere"])
 
 
 @pytest.mark.parametrize(
@@ -99,11 +97,9 @@ def test_the_prompt_is_as_it_was_asked_and_what_both_write_stands_beside_it() ->
     with torch.no_grad():
         second.anatomy.model.lm_head.weight[:3] += 9.0
     found = diff(first, "a b", other=second, target=" aab", against=" aaa", top=0).to_dict()
-    assert (found["prompt"], found["continued"]) == ("a b", " aa")
-    assert found["ids"] == first.encode(["a b aa"])[0]
+    assert (found["prompt"], found["continued"], found["ids"]) == ("a b", " aa", first.encode(["a b aa"])[0])
     again = diff(first, found["prompt"] + found["continued"], other=second, target="b", against="a", top=0).to_dict()
-    assert again["difference"] == found["difference"]
-    assert (again["prompt"], again["continued"]) == ("a b aa", "")
+    assert (again["difference"], again["prompt"], again["continued"]) == (found["difference"], "a b aa", "")
     two = diff(first, "a b", other_prompt="b", target=" ab", against=" aa", top=0).to_dict()
     assert (two["prompts"], two["continued"]) == ({"first": "a b", "second": "b"}, " a")
     assert two["ids"] == {"first": first.encode(["a b a"])[0], "second": first.encode(["b a"])[0]}
@@ -259,16 +255,8 @@ def test_the_command_prints_the_document_of_the_contract(capsys: Any, tmp_path: 
     asked = ["--other-prompt", "the new", "--for", " mat", "--against", " house", "--json"]
     assert main(["diff", "handmade:planted", "the old", *asked]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert set(found) >= {
-        "prompts",
-        "tokens",
-        "difference",
-        "parts",
-        "residual_error",
-        "memories",
-        "patched",
-        "turns_at",
-    }
+    names = {"prompts", "tokens", "difference", "parts", "residual_error", "memories", "patched", "turns_at"}
+    assert set(found) >= names
     assert found["made_by"]["seed"] == 0
     (tmp_path / "p.jsonl").write_text('{"prompt": "the old"}\n{"text": 1}\n')
     for verb in ("diff", "attribute"):  # before the model, which there is not, is looked for

@@ -13,15 +13,10 @@ from support.handbuilt_atlas import build_atlas
 def test_a_memory_is_described_by_the_sign_of_its_coefficient(tmp_path: Path) -> None:
     folder = build_atlas(tmp_path)
     listed = pl.DataFrame(
-        {
-            "memory": ["L0.M0", "L0.M0", "L7.M0"],
-            "position": [0, 1, 1],
-            "coefficient": [2.0, -1.0, 1.0],
-        }
+        {"memory": ["L0.M0", "L0.M0", "L7.M0"], "position": [0, 1, 1], "coefficient": [2.0, -1.0, 1.0]}
     )
     bare = about_memories(listed, open_atlas(folder), ["The", " cat"])
-    assert bare["label"].to_list() == [None] * 3
-    assert bare["token"].to_list() == ["The", " cat", " cat"]
+    assert (bare["label"].to_list(), bare["token"].to_list()) == ([None] * 3, ["The", " cat", " cat"])
     assert run_verb(["analyze", str(folder), "--patterns"]) == 0
     atlas = open_atlas(folder)
     found = about_memories(listed, atlas, ["The", " cat"])

@@ -133,7 +133,6 @@ def test_a_string_carried_by_one_known_memory_is_found_and_goes_with_it() -> Non
     assert found.memories[0].memory == MemoryId(1, 0)
     assert found.memories[0].lost > 0.05
     assert all(other.lost < found.memories[0].lost / 2 for other in found.memories[1:])
-    assert found.after is not None
     assert found.after.log_probability < found.log_probability
     assert found.after.control_log_probability > found.after.log_probability
     own = model.encode(["the old house"])
@@ -154,10 +153,8 @@ def test_an_alternative_has_the_form_of_its_string() -> None:
 
 
 def test_exposure_is_carlini_s() -> None:
-    assert stand(-1.0, [-2.0, -3.0, -4.0]) == (1, 2.0, 0.25)
-    assert stand(-5.0, [-2.0, -3.0, -4.0]) == (4, 0.0, 1.0)
-    assert stand(-2.5, [-2.0, -3.0, -2.5]) == (3, 2 - math.log2(3), 0.75)
-    assert stand(-1.0, []) == (None, None, None)
+    assert (stand(-1.0, [-2.0, -3.0, -4.0]), stand(-5.0, [-2.0, -3.0, -4.0])) == ((1, 2.0, 0.25), (4, 0.0, 1.0))
+    assert (stand(-2.5, [-2.0, -3.0, -2.5]), stand(-1.0, [])) == ((3, 2 - math.log2(3), 0.75), (None, None, None))
 
 
 @pytest.mark.full
@@ -213,8 +210,7 @@ def test_a_string_that_cannot_be_audited_is_one_line(text: str, said: str) -> No
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{"vary": "x"}, {"alternatives": 5}, {"neighbours": 0}, {"top": 0}, {"top": 9, "candidates": 3}],
+    "options", [{"vary": "x"}, {"alternatives": 5}, {"neighbours": 0}, {"top": 0}, {"top": 9, "candidates": 3}]
 )
 def test_options_that_cannot_be_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(OptionError) as caught:
@@ -236,8 +232,7 @@ def test_recall_is_counted_by_repetitions_and_strings_never_planted_are_false_al
 @pytest.mark.parametrize("text", ["", "[]", '{"text": 3}', '{"text": {"plants": [[1]]}}'])
 def test_a_folder_that_says_nothing_of_plants_has_none(text: str, tmp_path: Path) -> None:
     (tmp_path / "training.json").write_text(text)
-    assert plants_of(str(tmp_path)) == {}
-    assert plants_of("gpt2") == {}
+    assert (plants_of(str(tmp_path)), plants_of("gpt2")) == ({}, {})
 
 
 def test_alternatives_that_the_model_cannot_read_are_left_out() -> None:
@@ -250,10 +245,7 @@ def test_alternatives_that_the_model_cannot_read_are_left_out() -> None:
     assert 0 < len(readable) < len(drawn)
     assert found.secrets[0].alternatives == len(readable)
     # Nor can it read sentences, so there is no other text.
-    assert found.neighbours == "none"
-    with_effect = audit(model, ["3 4 5 6"], options).secrets[0].after
-    assert with_effect is not None
-    assert with_effect.side_effect is None
+    assert (found.neighbours, audit(model, ["3 4 5 6"], options).secrets[0].after.side_effect) == ("none", None)
 
 
 def test_side_effects_are_measured_on_as_many_texts_as_are_asked_for() -> None:

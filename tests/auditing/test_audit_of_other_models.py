@@ -131,7 +131,6 @@ def test_carriers_of_a_mixture_are_those_of_a_slow_loop(name: str) -> None:
     assert [one.lost for one in found.memories] == sorted((one.lost for one in found.memories), reverse=True)
 
     after = found.after
-    assert after is not None
     assert after.memories == tuple(one.memory for one in found.memories if one.lost > 0)[:3]
     with slow.without(*map(str, after.memories)):
         assert after.log_probability == pytest.approx(slow.total(ids), abs=1e-4)
@@ -149,8 +148,7 @@ def test_memories_of_every_kind_of_expert_are_switched_off(name: str) -> None:
     positive = {memory for memory, effect in slow.direct_effects(ids).items() if effect > 1e-4}
     by_name = {str(one.memory): one for one in found.memories}
     assert positive <= set(by_name)
-    kinds = {memory.split(".")[1][0] for memory in positive}
-    assert kinds == ({"E", "S"} if MIXTURES[name].shared else {"E"})
+    assert {memory.split(".")[1][0] for memory in positive} == ({"E", "S"} if MIXTURES[name].shared else {"E"})
     before = slow.total(ids)
     for memory in sorted(positive)[::5]:
         with slow.without(memory):
@@ -175,6 +173,5 @@ def test_a_two_level_head_has_likelihoods_and_no_carriers(name: str, tmp_path: P
         assert one.log_probability == pytest.approx(float(sum(scores[k - 1, ids[k]] for k in asked)), abs=1e-4)
         half = one.tokens - one.tokens // 2
         best = [int(scores[k - 1].argmax()) == ids[k] for k in asked]
-        assert one.extractable == all(best[-half:])
-        assert (one.memories, one.after) == ((), None)
+        assert (one.extractable, one.memories, one.after) == (all(best[-half:]), (), None)
         assert "no memory could be named" in str(audit(model, [text], AuditOptions(alternatives=19)))

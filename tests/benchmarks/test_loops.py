@@ -123,5 +123,4 @@ def test_the_overlap_is_the_mean_share_of_common_sentences() -> None:
     for state, sentences in zip((first, second), rows, strict=True):
         triggers = state.triggers[0, 1]
         triggers.load({**triggers.state(), "sentence": torch.tensor(sentences)})
-    assert overlap(first, second) == pytest.approx((0.5 + 1.0) / 2)
-    assert overlap(first, first) == 1.0
+    assert (overlap(first, second), overlap(first, first)) == (pytest.approx((0.5 + 1.0) / 2), 1.0)

@@ -12,24 +12,12 @@ import torch
 from benchmarks.speed import shapes
 from benchmarks.speed.shapes import RandomText, measure_shape, random_model, same_as_on_the_host
 
+SIZES = {"num_hidden_layers": 2, "hidden_size": 24, "num_attention_heads": 2, "num_key_value_heads": 1}
+SIZES |= {"vocab_size": 1100}
 SMALL = {
     "gpt2-small": {"n_layer": 2, "n_embd": 24, "n_head": 2, "vocab_size": 1100},
-    "8b": {
-        "num_hidden_layers": 2,
-        "hidden_size": 24,
-        "intermediate_size": 60,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-        "vocab_size": 1100,
-    },
-    "experts": {
-        "num_hidden_layers": 2,
-        "hidden_size": 24,
-        "intermediate_size": 16,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-        "vocab_size": 1100,
-    },
+    "8b": SIZES | {"intermediate_size": 60},
+    "experts": SIZES | {"intermediate_size": 16},
 }
 BARE = """
 import runpy, sys
@@ -51,8 +39,7 @@ def test_every_loop_is_measured(shape: str, dtype: str | None) -> None:
         shape, device=torch.device("cpu"), dtype=dtype, rounds=2, warm=300, batch_tokens=128, sizes=SMALL[shape]
     )
     json.dumps(found)
-    assert found["dtype"] == (dtype or shapes.USUAL_DTYPE[shape])
-    assert found["layers"] == 2
+    assert (found["dtype"], found["layers"]) == (dtype or shapes.USUAL_DTYPE[shape], 2)
     assert min(found["tokens_per_second"].values()) > 0
     assert found["same_as_on_the_host"] is None  # this is the host
     flops, rate = found["teraflops"], found["tokens_per_second"]
@@ -102,20 +89,13 @@ def test_only_torch_and_transformers_are_needed() -> None:
     scripts = Path(shapes.__file__).parents[1]
     environment = {**os.environ, "PYTHONPATH": f"{scripts.parent / 'src'}:{scripts}"}
     script = str(scripts / "mining_speed.py")
-    done = subprocess.run(
-        [sys.executable, "-c", BARE.format(names=STORE, script=script), *words.split()],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment,
-    )
+
+    def ran(names: tuple[str, ...]) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-c", BARE.format(names=names, script=script), *words.split()]
+        return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+    done = ran(STORE)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["model"] == "gpt2-small"
-    again = subprocess.run(
-        [sys.executable, "-c", BARE.format(names=(*STORE, "torch"), script=script), *words.split()],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment,
-    )
+    again = ran((*STORE, "torch"))
     assert "import of torch halted" in again.stderr  # what is refused is refused

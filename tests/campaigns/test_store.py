@@ -30,7 +30,6 @@ def shallow(store: Store, code: str, annotator: Annotator, **changes: Any) -> An
 
 def test_a_campaign_draws_keys_controls_and_compositions_once(store: Store, opening: Opening) -> None:
     campaign = store.campaign()
-    assert campaign is not None
     assert (campaign.keys, campaign.controls, campaign.cases) == (6, 5, 100)
     assert [len(codes(store, kind)) for kind in ("key", "control", "case")] == [6, 5, 4]
     assert opening().start_campaign(keys_per_layer=3) == campaign
@@ -55,8 +54,7 @@ def test_a_control_shows_different_random_prefixes_and_looks_like_a_key(store: S
         view = key_view(store, code, ada)
         shown = [prefix.before + prefix.token for prefix in view.prefixes]
         assert len(set(shown)) == len(shown)
-        assert [prefix.number for prefix in view.prefixes] == list(range(len(shown)))
-        assert view.memory is None
+        assert ([prefix.number for prefix in view.prefixes], view.memory) == (list(range(len(shown))), None)
         sizes.append(len(shown))
     assert set(sizes) <= {24, 25}
     assert len({prefix.token for prefix in key_view(store, code, ada).prefixes}) > 1
@@ -67,10 +65,8 @@ def test_a_view_gives_each_prefix_once_with_its_trigger_token_apart(store: Store
     ada = someone(store)
     view = key_view(store, store.choose(MemoryId(0, 1)), ada)
     # Ranks 0 and 1 of this memory have the same prefix.
-    assert len(view.prefixes) == 24
-    assert (view.prefixes[0].before, view.prefixes[0].token) == (" w0 v0", " last1")
-    assert (view.prefixes[1].before, view.prefixes[1].token) == (" w2 v2", " last1")
-    assert view.memory == "L0.M1"
+    assert (len(view.prefixes), view.prefixes[0].before, view.prefixes[0].token) == (24, " w0 v0", " last1")
+    assert (view.prefixes[1].before, view.prefixes[1].token, view.memory) == (" w2 v2", " last1", "L0.M1")
 
 
 def test_marks_are_stored_as_ranks_of_triggers(store: Store) -> None:
@@ -87,8 +83,7 @@ def test_every_annotator_has_an_order_of_their_own_that_stays(store: Store, open
     assert mine == [place.code for place in opening().places(ada)]
     others = [place.code for place in store.places(ben)]
     assert mine != others
-    assert set(mine) == set(others)
-    assert [place.kind for place in store.places(ada)] == ["key"] * 11 + ["case"] * 4
+    assert (set(mine), [place.kind for place in store.places(ada)]) == (set(others), ["key"] * 11 + ["case"] * 4)
 
 
 def test_judging_undoing_and_finishing(store: Store) -> None:
@@ -201,10 +196,8 @@ def test_nobody_sees_others_before_handing_in_and_nothing_changes_after(store: S
     assert store.hand_in(ada).again
     assert store.progress(ada).handed_in
     assert [(said.author, said.patterns[0].description) for said in store.others(key, ada)] == [("Ben", "ends alike")]
-    assert [(said.author, said.verdict) for said in store.others(case, host)] == [
-        ("Ada", "related"),
-        ("Ben", "related"),
-    ]
+    verdicts = [(said.author, said.verdict) for said in store.others(case, host)]
+    assert verdicts == [("Ada", "related"), ("Ben", "related")]
     for change in (
         lambda: shallow(store, key, ada, pattern=0),
         lambda: store.finish(key, ada, done=False),
@@ -251,16 +244,13 @@ def test_what_is_not_there(store: Store) -> None:
 
 def test_invitations(store: Store) -> None:
     invitation = store.invite(" Ada   Lovelace ")
-    assert store.annotator(invitation.token) == Annotator("Ada Lovelace")
-    assert store.annotator("guessed") is None
+    assert (store.annotator(invitation.token), store.annotator("guessed")) == (Annotator("Ada Lovelace"), None)
     with pytest.raises(AnnotationError, match="there is an annotator 'Ada Lovelace' already"):
         store.invite("ada lovelace")
     fresh = store.renew("Ada Lovelace")
-    assert store.annotator(invitation.token) is None
-    assert store.annotator(fresh.token) == Annotator("Ada Lovelace")
+    assert (store.annotator(invitation.token), store.annotator(fresh.token)) == (None, Annotator("Ada Lovelace"))
     store.withdraw("Ada Lovelace")
-    assert store.annotator(fresh.token) is None
-    assert store.annotators() == (Annotator("Ada Lovelace"),)
+    assert (store.annotator(fresh.token), store.annotators()) == (None, (Annotator("Ada Lovelace"),))
     for name, said in (("", "at least one letter"), ("x" * 81, "81 characters"), ("a\x07b", "cannot be read")):
         with pytest.raises(AnnotationError, match=said):
             store.invite(name)
@@ -278,10 +268,7 @@ def test_invitations(store: Store) -> None:
 def test_what_people_said_is_never_changed_or_deleted(store: Store, table: str, statement: str) -> None:
     ada = someone(store)
     finish_all(store, ada)
-    with (
-        pytest.raises(AnnotationError, match=rf"{table} only grows: nothing in it is changed or deleted"),
-        store.database.writing() as connection,
-    ):
+    with pytest.raises(AnnotationError, match=f"{table} only grows"), store.database.writing() as connection:
         connection.execute(statement.format(table))
 
 
@@ -299,16 +286,8 @@ def test_nothing_is_replaced(store: Store) -> None:
 
 def test_a_clock_that_was_set_back_does_not_make_an_old_judgement_the_latest(store: Store) -> None:
     ada, code = someone(store), codes(store, "key")[0]
-    row = {
-        "author": "Ada",
-        "made_at": "2999-01-01T00:00:00.000000+00:00",
-        "pattern": 0,
-        "kind": "shallow",
-        "description": "from a wrong clock",
-        "triggers": "[0, 1, 2]",
-        "key": "x" * 8,
-        "control": 0,
-    }
+    row = {"author": "Ada", "made_at": "2999-01-01T00:00:00.000000+00:00", "pattern": 0, "kind": "shallow"}
+    row |= {"description": "from a wrong clock", "triggers": "[0, 1, 2]", "key": "x" * 8, "control": 0}
     with store.database.writing() as connection:
         item = connection.execute("SELECT id AS item, layer, memory FROM items WHERE code = ?", (code,)).fetchone()
         insert(connection, "judgements", row | dict(item))

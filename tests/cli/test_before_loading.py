@@ -42,16 +42,27 @@ REFUSED = {
     "mine builtin:pydocs text.txt --out new --tokenizer ./none": "no folder './none'; give the folder of a saved",
     "merge new none other": "none does not exist (no manifest.json)",
     "merge full atlas atlas": "full holds something that is not an atlas",
+    "demo --max-tokens 0": "--max-tokens 0 is impossible",
     "demo --out full": "full holds something that is not an atlas",
     "train --corpus none.txt --out new": "no such text: 'none.txt'",
     "train --corpus text.txt --validation none.txt --out new": "no such text: 'none.txt'",
+    "train --validation v.txt": "--validation and --max-bytes belong to a text of your own",
+    "train --max-bytes 5": "--validation and --max-bytes belong to a text of your own",
+    "train --corpus text.txt --max-bytes 0": "--max-bytes 0 is impossible",
+    "train --corpus text.txt --split word": "--split 'word' is not known",
+    "train --checkpoint-every -1": "--checkpoint-every -1 is impossible",
     "train --corpus text.txt --out full": "full holds something that is not a training run",
     "train --corpus text.txt --out text.txt": "text.txt is a file",
     "train --corpus text.txt --plant none.txt --out new": "none.txt cannot be read",
     "train --corpus text.txt --hidden 7 --out new": "hidden size 7 does not divide into 4 heads",
     "inspect builtin:pydocs --corpus none.txt": "no such text: 'none.txt'",
+    "inspect builtin:pydocs --split word": "--split 'word' is not known",
+    "inspect builtin:pydocs --dtype int8": "--dtype 'int8' is not known",
+    "inspect builtin:pydocs --max-tokens 0": "--max-tokens 0 is impossible",
     "inspect atlas --corpus text.txt": "atlas is an atlas; --corpus estimates",
     "trace builtin:pydocs hello --set L0.M0": "'L0.M0' is not a change of a memory",
+    "trace handmade:planted cat --top 0": "--top 0 is impossible",
+    "trace handmade:planted cat --generate -1": "--generate -1 is impossible",
     "trace ./none hello": "no folder './none'",
     "attribute builtin:pydocs --prompts none": "the prompts in none cannot be read",
     "attribute builtin:pydocs hello --atlas none": "none does not exist",
@@ -77,6 +88,8 @@ REFUSED = {
     "report none": "none does not exist",
     "report atlas --out text.txt": "text.txt is not a folder; choose another",
     "report atlas --browse --out text.txt": "text.txt is not a folder; choose another",
+    "show atlas": "Missing argument",
+    "show atlas L0.M0 --limit 0": "--limit 0 is impossible",
     "show none L0.M0": "none does not exist",
     "show atlas 0.0": "'0.0' does not name a memory",
     "show atlas L99.M0": "L99.M0 is not in atlas",
@@ -97,14 +110,8 @@ def test_nothing_heavy_is_imported_before_the_cheap_checks(tmp_path: Path) -> No
     (tmp_path / "full" / "thesis.tex").write_text("")
     before = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*"))
     asked = json.dumps([command.split() for command in REFUSED])
-    run = subprocess.run(
-        [sys.executable, "-c", RUN, asked, json.dumps(HEAVY)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
+    command = [sys.executable, "-c", RUN, asked, json.dumps(HEAVY)]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120)
     for (command, line), (code, said, heavy) in zip(REFUSED.items(), json.loads(run.stdout), strict=True):
         assert (code, heavy) == (2, []), (command, said, heavy)
         assert line in said.splitlines()[-1], (command, said)

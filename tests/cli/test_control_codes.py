@@ -7,8 +7,11 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.table import Table
+from rich.text import Text
 
 from mnemoscope.cli import main
 from mnemoscope.cli.drawing import stdout_console
@@ -23,21 +26,10 @@ DRAWN = SHOWN.replace("␇", "").replace("␍", "")
 """Rich leaves these two out of what it draws."""
 ACTING = re.compile("[^\n -~\u00a1-\u200d\u2010-\u2027\u2030-\ud7ff\ue000-\uffff]")
 VERBS = (
-    ["show", "ATLAS", "L0.M0"],
-    ["verify", "ATLAS"],
-    ["analyze", "ATLAS"],
-    ["analyze", "ATLAS", "layer_activity"],
-    ["search", "ATLAS", "capital"],
-    ["report", "ATLAS"],
-    ["merge", "OUT", "ATLAS"],
-    ["show", HOSTILE, "L0.M0"],
-    ["serve", HOSTILE],
-    ["inspect", HOSTILE],
-    ["trace", HOSTILE, "the"],
-    ["mine", HOSTILE, HOSTILE, "--out", "OUT"],
-    ["train", "--corpus", HOSTILE, "--out", "OUT"],
-    ["search", "ATLAS", HOSTILE],
-    [HOSTILE],
+    *(["show", "ATLAS", "L0.M0"], ["verify", "ATLAS"], ["analyze", "ATLAS"], ["analyze", "ATLAS", "layer_activity"]),
+    *(["search", "ATLAS", "capital"], ["report", "ATLAS"], ["merge", "OUT", "ATLAS"], ["show", HOSTILE, "L0.M0"]),
+    *(["serve", HOSTILE], ["inspect", HOSTILE], ["trace", HOSTILE, "the"], ["mine", HOSTILE, HOSTILE, "--out", "OUT"]),
+    *(["train", "--corpus", HOSTILE, "--out", "OUT"], ["search", "ATLAS", HOSTILE], [HOSTILE]),
 )
 
 
@@ -81,9 +73,7 @@ def test_json_says_the_same_in_escapes(capsys: Capture) -> None:
     assert re.findall("[\x00-\x09\x0b-\x1f\x7f-\x9f]", out) == []
 
 
-def test_a_drawn_text_neither_acts_nor_is_markup_while_the_consoles_own_styles_stay(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_drawn_text_neither_acts_nor_is_markup_while_the_consoles_own_styles_stay(monkeypatch: Any) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -92,9 +82,6 @@ def test_a_drawn_text_neither_acts_nor_is_markup_while_the_consoles_own_styles_s
     monkeypatch.delenv("NO_COLOR", raising=False)
     screen = Terminal()
     monkeypatch.setattr("sys.stdout", FilteredStream(screen))  # type: ignore[arg-type]
-    from rich.table import Table
-    from rich.text import Text
-
     console = stdout_console(piped_width=120)
     table = Table(box=None)
     table.add_column(HOSTILE)

@@ -11,9 +11,12 @@ import pytest
 from mnemoscope.cli import main
 from mnemoscope.cli.scale.fleet import name_ray
 from mnemoscope.cluster import run
+from mnemoscope.cluster.status import run_status
 from mnemoscope.foundation.progress import fleet_note
+from mnemoscope.mining import text_pass
 
 Capture = pytest.CaptureFixture[str]
+NAMED = (" auto", " head:6379 --json", " ray://10.0.0.1:10001", " [::1]:6379", "=head:6379")
 
 
 @pytest.mark.parametrize(
@@ -22,11 +25,7 @@ Capture = pytest.CaptureFixture[str]
         ("mine m t --ray", "mine m t --ray local"),
         ("mine --ray m t", "mine --ray local m t"),
         ("mine m t --ray --json", "mine m t --ray local --json"),
-        ("mine m t --ray auto", "mine m t --ray auto"),
-        ("mine m t --ray head:6379 --json", "mine m t --ray head:6379 --json"),
-        ("mine m t --ray ray://10.0.0.1:10001", "mine m t --ray ray://10.0.0.1:10001"),
-        ("mine m t --ray [::1]:6379", "mine m t --ray [::1]:6379"),
-        ("mine m t --ray=head:6379", "mine m t --ray=head:6379"),
+        *((f"mine m t --ray{named}", f"mine m t --ray{named}") for named in NAMED),
     ],
 )
 def test_an_address_is_known_from_a_model_or_a_text(words: str, expected: str) -> None:
@@ -68,8 +67,7 @@ def test_more_workers_than_cores_are_warned_of(asked: list[Any], tmp_path: Path,
     assert main(["mine", "m", "hub:t", "--out", str(tmp_path / "a"), "--workers", "999"]) == 2
     said = capsys.readouterr().err.splitlines()
     assert said[0].startswith("warning: 999 workers share ")
-    assert said[-1] == "mnemoscope: no worker is left"
-    assert asked[0][2].workers == 999
+    assert (said[-1], asked[0][2].workers) == ("mnemoscope: no worker is left", 999)
 
 
 def test_machines_read_events(asked: list[Any], tmp_path: Path, capsys: Capture) -> None:
@@ -102,23 +100,13 @@ def test_status_of_nothing_and_of_an_atlas(tmp_path: Path, capsys: Capture) -> N
     assert not (tmp_path / "zen/work").exists()
     capsys.readouterr()
     assert main(["status", atlas, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {
-        "state": "finished",
-        "batches": 0,
-        "done": 0,
-        "workers": [],
-        "leases_lost": 0,
-        "tokens_per_second": 0.0,
-        "seconds_left": 0.0,
-    }
+    nothing = dict.fromkeys(("batches", "done", "leases_lost", "tokens_per_second", "seconds_left"), 0)
+    assert json.loads(capsys.readouterr().out) == {"state": "finished", "workers": [], **nothing}
     assert main(["status", atlas]) == 0
     assert capsys.readouterr().out == f"{atlas}: finished\n"
 
 
 def test_status_of_a_run_of_one_process(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mnemoscope.cluster.status import run_status
-    from mnemoscope.mining import text_pass
-
     (tmp_path / "zen.txt").write_text("the cat sat on the mat\na dog ran home\nthe red fox slept\n" * 30)
     seen: list[Any] = []
     real = text_pass.TextReader.take
@@ -139,8 +127,6 @@ def test_status_of_a_run_of_one_process(tmp_path: Path, capsys: Capture, monkeyp
 def test_status_of_a_stopped_run_says_the_command_that_goes_on_with_it(
     tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mnemoscope.mining import text_pass
-
     atlas, text = tmp_path / "my atlas", tmp_path / "zen.txt"
     text.write_text("the cat sat on the mat\na dog ran home\nthe red fox slept\n" * 30)
 

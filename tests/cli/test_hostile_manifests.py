@@ -17,38 +17,18 @@ from mnemoscope.atlas.form import Manifest
 from mnemoscope.cli.app import app
 from mnemoscope.cli.runner import run
 from mnemoscope.errors import AtlasDamaged, AtlasTooNew
-from mnemoscope.mining import mine
 from support.handbuilt_atlas import seal_as_is
 from support.hostile_json import ABSENT, ODD, Place, changed, entries
 
 pytestmark = pytest.mark.full
 
 Capture = pytest.CaptureFixture[str]
-NEEDED = {
-    "schema",
-    "model",
-    "corpus",
-    "plan",
-    "plan_hash",
-    "layers",
-    "files",
-    "projections",
-    "package",
-    "out_of_memory_batches",
-}
-
-
-@pytest.fixture(scope="module")
-def mined(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("hostile")
-    (folder / "text.txt").write_text("".join(f"the cat sat on mat {number}\n" for number in range(40)))
-    options = {"split": "line", "prefixes": 20, "removals": 2}
-    return mine("handmade:planted", folder / "text.txt", out=folder / "atlas", **options).path
+NEEDED = "schema model corpus plan plan_hash layers files projections package out_of_memory_batches"
 
 
 @pytest.fixture
-def atlas(mined: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(mined, tmp_path / "atlas"))
+def atlas(planted: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(planted, tmp_path / "atlas"))
 
 
 def said_by(directory: Path) -> dict[str, Any]:
@@ -77,24 +57,26 @@ def fault_of(document: dict[str, Any]) -> str:
     return ""
 
 
-def test_every_entry_of_every_kind(mined: Path) -> None:
+def test_every_entry_of_every_kind(planted: Path) -> None:
     """The form alone, without the disk: it never fails, and no entry that is needed may be missing."""
-    manifest = said_by(mined)
+    manifest = said_by(planted)
     Manifest.of(manifest)
     for at in entries(manifest, few=("files",)):
         for new in ODD:
             said = fault_of(changed(manifest, at, new))
             assert len(said.splitlines()) <= 1, (at, new)
             if new is ABSENT and len(at) == 1:
-                assert bool(said) == (at[0] in NEEDED), at
+                assert bool(said) == (at[0] in NEEDED.split()), at
 
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_an_atlas_with_one_hostile_entry_opens_or_is_damaged(mined: Path, tmp_path: Path, data: st.DataObject) -> None:
-    atlas, manifest = tmp_path / "atlas", said_by(mined)
+def test_an_atlas_with_one_hostile_entry_opens_or_is_damaged(
+    planted: Path, tmp_path: Path, data: st.DataObject
+) -> None:
+    atlas, manifest = tmp_path / "atlas", said_by(planted)
     if not atlas.is_dir():
-        shutil.copytree(mined, atlas)
+        shutil.copytree(planted, atlas)
     at = data.draw(st.sampled_from(list(entries(manifest, few=("files",)))))
     new = data.draw(st.sampled_from(ODD))
     seal_as_is(atlas, changed(manifest, at, new))

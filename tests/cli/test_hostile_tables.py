@@ -37,11 +37,8 @@ VERBS = (["show", "L1.M0"], ["verify"], ["analyze", "--patterns"], ["search", "c
 
 WHOLE = ("dropped", "renamed", "empty", "twice", "backwards")
 NUMBERS: dict[str, list[Any]] = {
-    "int": [-1, 0, 2**31 - 1, -(2**31)],
-    "float": [float("nan"), float("inf"), -1.0, 3e38],
-    "string": ["", "\0", "\ud7ff" * 3, "x" * 10_000],
-    "binary": [b"", b"\xff"],
-    "bool": [True, False],
+    **{"int": [-1, 0, 2**31 - 1, -(2**31)], "float": [float("nan"), float("inf"), -1.0, 3e38]},
+    **{"string": ["", "\0", "\ud7ff" * 3, "x" * 10_000], "binary": [b"", b"\xff"], "bool": [True, False]},
 }
 
 
@@ -58,15 +55,9 @@ def tables_of(atlas: Path) -> list[str]:
 
 
 def sort_of(kind: pa.DataType) -> str:
-    for name, test in (
-        ("int", pa.types.is_integer),
-        ("float", pa.types.is_floating),
-        ("bool", pa.types.is_boolean),
-        ("binary", lambda one: pa.types.is_binary(one) or pa.types.is_large_binary(one)),
-    ):
-        if test(kind):
-            return name
-    return "string"
+    types = pa.types
+    tests = {"int": types.is_integer, "float": types.is_floating, "bool": types.is_boolean, "binary": types.is_binary}
+    return next((name for name, test in tests.items() if test(kind)), "string")
 
 
 def hostile_column(column: pa.ChunkedArray, draw: random.Random) -> tuple[str, pa.Array]:
@@ -126,11 +117,7 @@ def spoil(atlas: Path, path: str, draw: random.Random) -> str:
 
 
 def nulls(column: str) -> Callable[[pa.Table], pa.Table]:
-    def spoil_it(table: pa.Table) -> pa.Table:
-        kind = table.schema.field(column).type
-        return table.set_column(table.column_names.index(column), column, pa.nulls(table.num_rows, kind))
-
-    return spoil_it
+    return full_of(column, None)
 
 
 def full_of(column: str, value: Any) -> Callable[[pa.Table], pa.Table]:
@@ -239,12 +226,8 @@ OTHERS: list[Any] = [None, 3, "text", [], [1], {}, [{}], 1e300]
 @pytest.mark.parametrize(
     "path",
     [
-        "comparisons",
-        "analyses/layer_activity.json",
-        "run.json",
-        f"analyses/{MANIFEST}",
-        f"extensions/{MANIFEST}",
-        f"comparisons/{MANIFEST}",
+        *("comparisons", "analyses/layer_activity.json", "run.json"),
+        *(f"{folder}/{MANIFEST}" for folder in ("analyses", "extensions", "comparisons")),
     ],
 )
 def test_every_document_that_pages_read(path: str, extended: Path, tmp_path: Path) -> None:

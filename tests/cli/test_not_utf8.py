@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import typer
 
+import mnemoscope as ms
 from mnemoscope.cli.app import GROUPS, app
 from mnemoscope.cli.runner import run
 from mnemoscope.errors import OptionError
@@ -34,9 +35,7 @@ def words_of(verb: Callable[..., Any]) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.__name__)
-def test_a_name_that_is_not_utf8(
-    verb: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_name_that_is_not_utf8(verb: Callable[..., Any], tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.chdir(tmp_path)
     for words in words_of(verb):
         assert run(app, words) == 2, words
@@ -46,8 +45,6 @@ def test_a_name_that_is_not_utf8(
 
 
 def test_in_python(tmp_path: Path) -> None:
-    import mnemoscope as ms
-
     (tmp_path / BAD).mkdir()
     for use in (ms.open_atlas, ms.verify):
         with pytest.raises(OptionError, match="is not UTF-8"):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import typer
 
+from cli.test_signals import at_the_import_of
 from mnemoscope.cli.arguments import Json, at_least, one_of
 from mnemoscope.cli.runner import BUG, INTERRUPTED, USER, emit, run
 from mnemoscope.errors import AtlasNotFound, Interrupted, MnemoscopeError, OptionError
@@ -29,6 +30,11 @@ def app_that(act: Any) -> typer.Typer:
     return app
 
 
+BUGS = [
+    (NameError("name 'x' is not defined"), "NameError: name 'x' is not defined"),
+    (KeyError("k"), "KeyError: 'k'"),
+    (OSError("odd"), "OSError: odd"),
+]
 LITTLE = "there is too little memory; free some, or raise the limit that `ulimit -v` shows"
 
 
@@ -50,21 +56,9 @@ def raising(error: BaseException) -> typer.Typer:
         (MemoryError(), USER, f"mnemoscope: {LITTLE}"),
         (RuntimeError("can't start new thread"), USER, f"mnemoscope: {LITTLE}"),
         (ImportError("libtorch_cpu.so: failed to map segment from shared object"), USER, f"mnemoscope: {LITTLE}"),
-        (
-            NameError("name 'x' is not defined"),
-            BUG,
-            "mnemoscope: a bug in mnemoscope: NameError: name 'x' is not defined;"
-            " please report it with what --debug shows",
-        ),
-        (
-            KeyError("k"),
-            BUG,
-            "mnemoscope: a bug in mnemoscope: KeyError: 'k'; please report it with what --debug shows",
-        ),
-        (
-            OSError("odd"),
-            BUG,
-            "mnemoscope: a bug in mnemoscope: OSError: odd; please report it with what --debug shows",
+        *(
+            (error, BUG, f"mnemoscope: a bug in mnemoscope: {said}; please report it with what --debug shows")
+            for error, said in BUGS
         ),
     ],
 )
@@ -73,8 +67,7 @@ def test_every_end_is_one_plain_line(error: BaseException, code: int, line: str,
     capsys.readouterr()
     assert run(raising(error), ["--count", "1"]) == code
     out, err = capsys.readouterr()
-    assert out == ""
-    assert err == line + "\n"
+    assert (out, err) == ("", line + "\n")
 
 
 def test_debug_shows_the_traceback_and_still_ends_plainly(capsys: Capture) -> None:
@@ -88,8 +81,7 @@ def test_debug_shows_the_traceback_and_still_ends_plainly(capsys: Capture) -> No
 def test_usage_errors_are_one_line_too(arguments: list[str], capsys: Capture) -> None:
     assert run(app_that(lambda json: None), arguments) == USER
     out, err = capsys.readouterr()
-    assert out == ""
-    assert len(err.splitlines()) == 1
+    assert (out, len(err.splitlines())) == ("", 1)
     assert err.startswith("mnemoscope: ")
 
 
@@ -106,14 +98,12 @@ def test_json_alone_reaches_stdout(capsys: Capture) -> None:
     assert capsys.readouterr().out == "stdout is back\n"
 
 
-def test_an_error_is_a_json_document_too(capsys: Capture) -> None:
+def test_an_error_is_a_json_document_unless_one_was_given_before(capsys: Capture) -> None:
     assert run(raising(AtlasNotFound("no atlas in x")), ["--json"]) == USER
     out, err = capsys.readouterr()
     assert json.loads(out) == {"error": "AtlasNotFound", "message": "no atlas in x", "exit_code": 2}
     assert err == "mnemoscope: no atlas in x\n"
 
-
-def test_an_error_after_the_document_adds_no_second_one(capsys: Capture) -> None:
     def act(json: bool) -> None:
         emit({"ok": False})
         raise AtlasNotFound("no atlas in x")
@@ -184,16 +174,7 @@ def test_ctrl_c_in_a_real_process() -> None:
 )
 @pytest.mark.parametrize("module", ["mnemoscope.cli", "mnemoscope.cli.start.mine"])
 def test_ctrl_c_while_the_verbs_are_still_being_imported(module: str, begin: str) -> None:
-    script = (
-        "import os, signal, sys, time\n"
-        "class Late:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        f"        if name == {module!r}:\n"
-        "            os.kill(os.getpid(), signal.SIGINT)\n"
-        "            time.sleep(60)\n"
-        "sys.meta_path.insert(0, Late())\n"
-        f"{begin}\n"
-    )
+    script = f"{at_the_import_of(module, 'INT')}\n{begin}"
     done = subprocess.run([sys.executable, "-c", script, "--help"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (INTERRUPTED, "", "mnemoscope: stopped by Ctrl-C\n")
 
@@ -201,10 +182,7 @@ def test_ctrl_c_while_the_verbs_are_still_being_imported(module: str, begin: str
 def test_a_library_that_was_half_loaded_under_a_limit_is_too_little_memory() -> None:
     """As polars is, which then lacks a name; the same error of our own code, or without a limit, stays a bug."""
     library = "exec('def frame(): PyDataFrame', {'__name__': 'polars'}, names := {})"
-    for limit, body, code in (
-        ("1 << 44", "names['frame']()", USER),
-        ("-1", "names['frame']()", BUG),
-    ):
+    for limit, body, code in (("1 << 44", "names['frame']()", USER), ("-1", "names['frame']()", BUG)):
         script = verb_script("import resource", f"resource.setrlimit(resource.RLIMIT_AS, ({limit}, -1))", library, body)
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
         assert done.returncode == code
@@ -213,11 +191,7 @@ def test_a_library_that_was_half_loaded_under_a_limit_is_too_little_memory() -> 
 
 def test_ctrl_c_pressed_again_while_it_is_answered() -> None:
     script = (
-        "import os, signal, sys\n"
-        "class Late:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name == 'mnemoscope.cli':\n"
-        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        f"{at_the_import_of('mnemoscope.cli', 'INT')}\n"
         "class Pressing:\n"
         "    def write(self, text):\n"
         "        os.kill(os.getpid(), signal.SIGINT)\n"
@@ -225,7 +199,6 @@ def test_ctrl_c_pressed_again_while_it_is_answered() -> None:
         "    def flush(self):\n"
         "        os.kill(os.getpid(), signal.SIGINT)\n"
         "        sys.__stderr__.flush()\n"
-        "sys.meta_path.insert(0, Late())\n"
         "sys.stderr = Pressing()\n"
         "from mnemoscope.__main__ import main\n"
         "code = main()\n"

@@ -37,7 +37,6 @@ def test_the_only_near_token_is_taken_and_said(atlas: str, capsys: pytest.Captur
     exact = json.loads(asked(capsys, atlas, "--promotes", " Paris", "--json"))
     near = json.loads(asked(capsys, atlas, "--promotes", "PARIS", "--json"))
     assert (exact["near"], near["near"]) == (False, True)
-    assert near["tokens"] == exact["tokens"]
-    assert near["hits"] == exact["hits"]
+    assert (near["tokens"], near["hits"]) == (exact["tokens"], exact["hits"])
     assert "·Paris (no token reads 'PARIS'; this is the only near one)" in asked(capsys, atlas, "--promotes", "PARIS")
     assert "near" not in asked(capsys, atlas, "--promotes", "·Paris")

@@ -83,8 +83,7 @@ def test_show_as_json(atlas: str, capsys: Capture) -> None:
     shown = json.loads(capsys.readouterr().out)
     assert shown["memory"] == "L0.M0"
     assert [row["sign"] for row in shown["triggers"]] == [1, 1, 1, 1, -1]
-    assert shown["value"]["top_texts"][0] == " Paris"
-    assert len(shown["activity"]["histogram"]) == 36
+    assert (shown["value"]["top_texts"][0], len(shown["activity"]["histogram"])) == (" Paris", 36)
     assert shown["neighbours"][0]["name"] == "L1.M0"
 
 
@@ -96,23 +95,6 @@ def test_a_part_says_that_its_values_come_later(tmp_path: Path, capsys: Capture)
     shown = json.loads(capsys.readouterr().out)
     assert shown["part"] == {"index": 2, "of": 3}
     assert "value" not in shown
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["L99.M1"], "L99.M1 is not in "),
-        (["layer9"], "'layer9' does not name a memory"),
-        (["L0.M0", "--limit", "0"], "--limit 0 is impossible"),
-        ([], "Missing argument"),
-    ],
-)
-def test_what_show_refuses(atlas: str, arguments: list[str], said: str, capsys: Capture) -> None:
-    assert main(["show", atlas, *arguments]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert len(err.splitlines()) == 1
-    assert said in err
 
 
 def test_verify_a_whole_atlas(atlas: str, capsys: Capture) -> None:
@@ -162,13 +144,8 @@ def test_tokens_have_the_colour_of_their_coefficients() -> None:
 def test_near_duplicates_are_one_line(tmp_path: Path, capsys: Capture) -> None:
     """Three sentences that differ in their first word, and one of its own."""
     given = {"split": "line", "prefixes": 0, "per_sentence": "all"}
-    atlas = mined_text(
-        tiny_model("gpt2"),
-        tmp_path,
-        "".join(f"{name} is a small village in the north of the country\n" for name in ("Radom", "Lipno", "Olsza"))
-        + "the cat sat on the mat\n",
-        **given,
-    )
+    alike = [f"{name} is a small village in the north of the country\n" for name in ("Radom", "Lipno", "Olsza")]
+    atlas = mined_text(tiny_model("gpt2"), tmp_path, "".join([*alike, "the cat sat on the mat\n"]), **given)
     capsys.readouterr()
     assert main(["show", str(atlas), "L0.M1", "--json"]) == 0
     triggers = [row for row in json.loads(capsys.readouterr().out)["triggers"] if row["sign"] == 1]

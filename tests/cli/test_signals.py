@@ -106,8 +106,7 @@ def test_while_the_model_is_loading(text: Path, tmp_path: Path) -> None:
         read_until(process, "loading: ")
         process.send_signal(signal.SIGUSR1)
         out, err = process.communicate()
-    assert process.returncode == 75
-    assert err.splitlines() == ["mnemoscope: stopped by SIGUSR1"]
+    assert (process.returncode, err.splitlines()) == (75, ["mnemoscope: stopped by SIGUSR1"])
     assert json.loads(out) == {"error": "StopSignal", "message": "stopped by SIGUSR1", "exit_code": 75}
     assert not (tmp_path / "atlas").exists()
 
@@ -115,7 +114,7 @@ def test_while_the_model_is_loading(text: Path, tmp_path: Path) -> None:
 def at_the_import_of(module: str, name: str) -> str:
     """Code that sends this process a signal when a module is imported."""
     return (
-        "import os, signal, time\n"
+        "import os, signal, sys, time\n"
         "class Late:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
         f"        if name == {module!r}:\n"

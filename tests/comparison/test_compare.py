@@ -79,8 +79,7 @@ def swapped(make: Callable[..., Path]) -> Path:
 def test_an_atlas_with_itself_has_changed_in_nothing(usual: Path, tmp_path: Path) -> None:
     found = ms.compare(usual, shutil.copytree(usual, tmp_path / "copy"))
     assert found.changed.is_empty()
-    assert found.layers["jaccard"].to_list() == [1.0, 1.0]
-    assert found.layers["rate_change"].to_list() == [0.0, 0.0]
+    assert (found.layers["jaccard"].to_list(), found.layers["rate_change"].to_list()) == ([1.0, 1.0], [0.0, 0.0])
     assert max(found.layers["control_jaccard"]) < 0.2
 
 
@@ -90,8 +89,7 @@ def test_a_planted_swap_is_found_and_nothing_else(usual: Path, swapped: Path) ->
     assert found.changed["tokens_before"].to_list() == found.changed["tokens_after"].reverse().to_list()
     before, after = (ms.open_atlas(path)["L0.M3"].value()["top_texts"][0].to_list()[:5] for path in (usual, swapped))
     assert found.changed.row(0, named=True)["tokens_before"] == before != after
-    assert found.layers["repurposed"].to_list() == [2, 0]
-    assert found.pairs[0]["note"] == ""
+    assert (found.layers["repurposed"].to_list(), found.pairs[0]["note"]) == ([2, 0], "")
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -198,8 +196,7 @@ def test_a_saved_comparison_belongs_to_the_atlas(
     assert run_verb(["compare", str(kept), str(swapped), "--save"]) == 0
     assert "kept in" in capsys.readouterr().err
     atlas = ms.open_atlas(kept)
-    assert ms.verify(kept) == []
-    assert saved_comparisons(atlas) == [ms.compare(kept, swapped).to_dict()]
+    assert (ms.verify(kept), saved_comparisons(atlas)) == ([], [ms.compare(kept, swapped).to_dict()])
     (kept / "comparisons" / "swapped.json").write_text("{}")
     assert saved_comparisons(atlas) == []
     assert ms.verify(kept) == ["comparisons/swapped.json: the content is not what was written (its sha256 differs)"]
@@ -210,13 +207,11 @@ def test_samples_find_the_memories_that_fire_alike(make: Callable[..., Path], tm
     paths = [shutil.copytree(make("loud-gelu", hf), tmp_path / "one")]
     paths.append(shutil.copytree(make("swapped-gelu", swap(build("gpt2"))), tmp_path / "two"))
     for path, model in zip(paths, (hf, swap(build("gpt2"))), strict=True):
-        assert ms.extend(path, load(model), ["samples"]).made == ("samples",)
-        assert ms.verify(path) == []
+        assert (ms.extend(path, load(model), ["samples"]).made, ms.verify(path)) == (("samples",), [])
     found = ms.compare(*paths)
     matches = found.pairs[0]["matches"].rows_by_key("memory", named=True, unique=True)
     assert (matches["L0.M3"]["other"], matches["L0.M17"]["other"]) == ("L0.M17", "L0.M3")
-    assert matches["L1.M5"]["other"] == "L1.M5"
-    assert matches["L1.M5"]["correlation"] == pytest.approx(1, abs=1e-3)
+    assert (matches["L1.M5"]["other"], matches["L1.M5"]["correlation"]) == ("L1.M5", pytest.approx(1, abs=1e-3))
     assert all(row["excess"] == pytest.approx(row["correlation"] - row["control"]) for row in matches.values())
     assert found.layers["left_out"].to_list() == [0, 0]
     wide = build("gpt2", n_inner=40)

@@ -41,14 +41,11 @@ def check(batches: Batches, lengths: NDArray[np.int64], *, budget: int, window: 
     return padding / max(1, positions)
 
 
-def test_a_small_plan_by_eye() -> None:
+def test_small_plans_by_eye(tmp_path: Path) -> None:
     lengths = np.array([5, 1, 5, 1, 5, 1, 5])
     batches = plan(lengths, batch_tokens=12)
     # With the beginning: three of width 2, and two by two of width 6.
     assert [batches.ids(k).tolist() for k in range(batches.count)] == [[1, 3, 5], [0, 2], [4, 6]]
-
-
-def test_ids_are_those_given(tmp_path: Path) -> None:
     batches = plan_batches(np.array([3, 2]), np.array([7, 70]), directory=tmp_path, batch_tokens=3, extra=0)
     assert [batches.ids(k).tolist() for k in range(batches.count)] == [[70], [7]]
 

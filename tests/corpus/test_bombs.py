@@ -1,31 +1,23 @@
 """A few packed bytes that stand for a very long line, text or document are refused in one line, in bounded memory."""
 
-import gzip
-import lzma
-from collections.abc import Callable
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from mnemoscope.corpus import open_source, prepare
+from mnemoscope.corpus import open_source
 from mnemoscope.corpus.sources import opening as sources
 from mnemoscope.corpus.sources import readers, row_fields, streams
 from mnemoscope.corpus.sources.readers import read_jsonl, read_parquet, read_text
 from mnemoscope.corpus.sources.row_fields import RowField
 from mnemoscope.corpus.sources.streams import Meter, text_blocks
 from mnemoscope.errors import CorpusUnreadable
-from support.corpus_reference import Words
-
-PACKERS: dict[str, Callable[[bytes], bytes]] = {
-    "": bytes,
-    ".gz": gzip.compress,
-    ".xz": lzma.compress,
-    ".zst": zstandard.compress,
-}
+from support.corpus_reference import make
+from support.corpus_texts import PACKERS
 
 
 @pytest.fixture
@@ -63,7 +55,7 @@ def test_the_bound_itself_is_allowed(short: int, tmp_path: Path) -> None:
     (tmp_path / "y.txt").write_text("a" * 1_000 + "\n\n" + "b" * 1_000)
     source = open_source(str(tmp_path / "y.txt"), split="document")
     assert [len(text) for text in source.documents()] == [1_000, 1_000]
-    copy = prepare(source, Words(), directory=tmp_path / "work", longest=9, split="document", vocabulary=5_000)
+    copy = make(source, tmp_path / "work", split="document")
     assert [len(copy.text(sentence)) for sentence in range(copy.sentences)] == [1_000, 1_000]
 
 
@@ -80,9 +72,8 @@ def test_texts_of_parquet_are_bounded(short: int, tmp_path: Path) -> None:
 def test_one_long_text_that_a_dictionary_repeats_is_not_unpacked_many_times(tmp_path: Path) -> None:
     repeated = pa.DictionaryArray.from_arrays(pa.array([0] * 512, pa.int32()), pa.array(["a" * 3_000_000]))
     path = tmp_path / "x.parquet"
-    pq.write_table(
-        pa.table({"text": repeated}), path, compression="zstd", store_schema=False, dictionary_pagesize_limit=1 << 28
-    )
+    options = {"compression": "zstd", "store_schema": False, "dictionary_pagesize_limit": 1 << 28}
+    pq.write_table(pa.table({"text": repeated}), path, **options)
     assert path.stat().st_size < 1_000
     before, meter = pa.total_allocated_bytes(), Meter()
     reading = read_parquet(path, meter, field=RowField("text"))
@@ -94,19 +85,15 @@ def test_one_long_text_that_a_dictionary_repeats_is_not_unpacked_many_times(tmp_
 
 
 @pytest.mark.parametrize("split", ["document", "sentence"])
-def test_a_document_that_is_kept_whole_is_bounded(
-    split: str, short: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_document_that_is_kept_whole_is_bounded(split: str, short: int, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(readers, "PIECE", 200)
     (tmp_path / "x.txt").write_text("fits\n\n" + "a line of words\n" * 100)
     source = open_source(str(tmp_path / "x.txt"), split=split)
-
-    options = {"longest": 5_000, "split": split, "vocabulary": 5_000}
     if split == "document":
         with pytest.raises(CorpusUnreadable, match=r"x\.txt: document 1 is longer than 1,000 characters"):
-            prepare(source, Words(), directory=tmp_path / "work", **options)  # type: ignore[arg-type]
+            make(source, tmp_path / "work", split=split, longest=5_000)
     else:
-        assert prepare(source, Words(), directory=tmp_path / "work", **options).sentences  # type: ignore[arg-type]
+        assert make(source, tmp_path / "work", split=split, longest=5_000).sentences
     with pytest.raises(CorpusUnreadable, match="document 1 is longer"):
         list(source.documents())
 

@@ -32,13 +32,8 @@ def codes(text: str) -> tuple[int, ...]:
 def test_a_sample_by_eye() -> None:
     documents = ["One  two.\nThree four five. Six.", "Too short.", "One two. More words here."]
     # In no order, and one repeated sentence, stored under its first document.
-    stored = [
-        (4, 2, "More words here."),
-        (1, 0, "Three four five."),
-        (0, 0, "One two."),
-        (3, 1, "Too short."),
-        (2, 0, "Six."),
-    ]
+    stored = [(4, 2, "More words here."), (1, 0, "Three four five."), (0, 0, "One two.")]
+    stored += [(3, 1, "Too short."), (2, 0, "Six.")]
     assert draw(documents, stored, length=3) == [
         SampledDocument(0, False, codes("One two. Three"), "One  two.\nThree", (0, 1), (2, 1)),
         SampledDocument(2, False, codes("One two. More"), "One two. More", (0, 4), (2, 1)),
@@ -83,15 +78,10 @@ def test_a_sentence_that_the_head_cuts_through_is_known_by_its_beginning() -> No
 @pytest.mark.parametrize(
     ("characters", "tokens", "enough"),
     [
-        (1_024, 30, True),
-        (1_024, 29, False),  # the whole text
-        (1_025, 46, True),
-        (1_025, 45, True),
-        (1_025, 29, False),  # sixteen to spare, or all of the longer head
-        (16_384, 30, True),
-        (16_384, 29, False),
-        (16_385, 46, True),
-        (16_385, 45, False),  # cut, so sixteen more
+        *((1_024, 30, True), (1_024, 29, False)),  # the whole text
+        *((1_025, 46, True), (1_025, 45, True), (1_025, 29, False)),  # sixteen to spare, or all of the longer head
+        *((16_384, 30, True), (16_384, 29, False)),
+        *((16_385, 46, True), (16_385, 45, False)),  # cut, so sixteen more
     ],
 )
 def test_a_document_has_enough_tokens_or_not(characters: int, tokens: int, enough: bool) -> None:
@@ -108,16 +98,7 @@ def test_of_either_kind_so_many_of_least_hash_are_drawn(listed: bool) -> None:
     stored = [(n, n, text) for n, text in enumerate(documents[:50])]
     keys = frozenset(map(document_key, documents[:60:4])) if listed else None
     told: list[int] = []
-    sample = DocumentSample(
-        Words(),
-        "sentence",
-        5,
-        length=4,
-        mined=7,
-        held_out=4,
-        threshold=4_000,
-        listed=keys,
-    )
+    sample = DocumentSample(Words(), "sentence", 5, length=4, mined=7, held_out=4, threshold=4_000, listed=keys)
     table = pl.DataFrame(stored, schema=["sentence", "document", "text"], orient="row")
     found = sample.draw(source_of(documents), table, tell=lambda: told.append(1))
     expected = []
@@ -127,8 +108,7 @@ def test_of_either_kind_so_many_of_least_hash_are_drawn(listed: bool) -> None:
         assert len(of_kind) > most
         of_kind.sort(key=lambda n: hashlib.blake2b(f"5 {n}".encode(), digest_size=8).digest())
         expected += [(n, held_out) for n in of_kind[:most]]
-    assert [(one.number, one.held_out) for one in found] == sorted(expected)
-    assert len(told) == 50
+    assert ([(one.number, one.held_out) for one in found], len(told)) == (sorted(expected), 50)
 
 
 def _is_out(text: str, keys: frozenset[str] | None) -> bool:

@@ -7,16 +7,10 @@ from typing import Any
 
 import pytest
 
-from mnemoscope.corpus import Source, TokenizedCorpus, open_source, prepare
+from mnemoscope.corpus import open_source
 from mnemoscope.errors import CorpusEmpty, StoreFailed
 from mnemoscope.mining.plan.limits import limit_note, spread_note
-from support.corpus_reference import Words
-
-
-def make(source: Source, directory: Path, *, words: Words | None = None, **options: Any) -> TokenizedCorpus:
-    return prepare(
-        source, words or Words(), directory=directory, longest=12, split="sentence", vocabulary=5_000, **options
-    )
+from support.corpus_reference import Words, make
 
 
 def drawn(text: str, share: float, seed: int) -> bool:
@@ -58,6 +52,8 @@ def test_documents_and_those_passed_over_are_counted(rows: Path, tmp_path: Path)
     assert (made.counts["documents"], made.counts["documents_passed_over"]) == (len(expected), 400 - len(expected))
     assert [made.text(n) for n in range(made.sentences)] == expected
     assert "documents_passed_over" not in make(open_source(str(rows)), tmp_path / "all").counts
+    with pytest.raises(CorpusEmpty, match="no usable sentence in 0 documents"):
+        make(open_source(str(rows)).with_sample(1e-9, 0), tmp_path / "copy")
 
 
 def test_another_share_or_seed_makes_the_text_anew(rows: Path, tmp_path: Path) -> None:
@@ -89,30 +85,19 @@ def test_a_stop_changes_neither_documents_nor_counts(tmp_path: Path) -> None:
     words = Stopping()
     for _ in range(2):
         with pytest.raises(StoreFailed):
-            make(source, tmp_path / "copy", words=words, checkpoint_every=0)
-    made = make(source, tmp_path / "copy", words=words, checkpoint_every=0)
+            make(source, tmp_path / "copy", encoder=words, checkpoint_every=0)
+    made = make(source, tmp_path / "copy", encoder=words, checkpoint_every=0)
     straight = make(open_source(str(tmp_path / "a.jsonl"), skip_bad_rows=80).with_sample(0.5, 0), tmp_path / "straight")
-    assert made.counts == straight.counts
-    assert made.fingerprint == straight.fingerprint
-    assert made.counts["documents"] == len(kept)
-    assert made.counts["bad_rows"]["count"] == 80
+    assert (made.counts, made.fingerprint) == (straight.counts, straight.fingerprint)
+    assert (made.counts["documents"], made.counts["bad_rows"]["count"]) == (len(kept), 80)
     assert made.counts["documents_passed_over"] == 320 - len(kept)
-
-
-def test_a_share_that_draws_nothing_is_said(rows: Path, tmp_path: Path) -> None:
-    with pytest.raises(CorpusEmpty, match="no usable sentence in 0 documents"):
-        make(open_source(str(rows)).with_sample(1e-9, 0), tmp_path / "copy")
 
 
 @pytest.mark.parametrize(
     ("share", "sample", "expected"),
     [
-        (0.5, None, None),
-        (0.49, None, "0.54"),
-        (0.0412, None, "0.046"),
-        (0.3, 0.01, "0.0033"),
-        (0.000091, None, "0.00011"),
-        (0.2, 0.5, "0.11"),
+        *((0.5, None, None), (0.49, None, "0.54"), (0.0412, None, "0.046"), (0.000091, None, "0.00011")),
+        *((0.3, 0.01, "0.0033"), (0.2, 0.5, "0.11")),
     ],
 )
 def test_a_limit_that_the_beginning_fills_is_said(share: float, sample: float | None, expected: str | None) -> None:

@@ -26,9 +26,6 @@ def test_the_first_of_its_kind_counts_all(tmp_path: Path) -> None:
     hashes = text_hashes(["b", "a", " b ", "c", "a", "b\n"])
     assert repeats(hashes, tmp_path) == [3, 2, 0, 1, 0, 0]
     assert [path.name for path in tmp_path.iterdir()] == ["repeats.bin"]
-
-
-def test_texts_that_differ_in_either_half_of_the_hash_differ(tmp_path: Path) -> None:
     hashes = np.array([[1, 1], [1, 2], [2, 2], [1, 1], [2**64 - 1, 0], [2**64 - 1, 0]], np.uint64)
     assert repeats(hashes, tmp_path) == [2, 1, 1, 0, 2, 0]
 

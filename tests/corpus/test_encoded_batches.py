@@ -3,18 +3,18 @@
 import os
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mnemoscope.corpus import open_source, prepare
 from mnemoscope.corpus.tokenized import first_pass
 from mnemoscope.corpus.tokenized.duplicates import text_hashes
 from mnemoscope.corpus.tokenized.encoded_batches import EncodedBatch, encode_batch
 from mnemoscope.corpus.tokenized.first_pass import one_thread_a_call
 from mnemoscope.errors import ModelDamaged
-from support.corpus_reference import Letters, Words
+from support.corpus_reference import Letters, Words, make
 from support.corpus_texts import varied_text
 
 VARIABLE = "TOKENIZERS_PARALLELISM"
@@ -83,9 +83,7 @@ class Late(Words):
         return super().encode(texts)
 
 
-def test_batches_that_are_ready_out_of_turn_are_written_in_turn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_that_are_ready_out_of_turn_are_written_in_turn(tmp_path: Path, monkeypatch: Any) -> None:
     (tmp_path / "a.txt").write_text(varied_text(300))
     contents = []
     late = Late()
@@ -94,14 +92,7 @@ def test_batches_that_are_ready_out_of_turn_are_written_in_turn(
         monkeypatch.setattr(first_pass, "SENTENCES_AT_ONCE", 30)
         monkeypatch.setattr(first_pass, "BATCH_SENTENCES", 10)
         folder = tmp_path / str(threads)
-        prepare(
-            open_source(str(tmp_path / "a.txt")),
-            encoder,
-            directory=folder,
-            longest=12,
-            split="sentence",
-            vocabulary=5_000,
-        )
+        make(tmp_path / "a.txt", folder, encoder=encoder)
         contents.append({path.name: path.read_bytes() for path in folder.iterdir() if path.name != "copy.json"})
     assert late.waited
     assert contents[0] == contents[1]
@@ -116,9 +107,6 @@ def test_tokenizers_use_the_callers_thread_as_long_as_anybody_reads(monkeypatch:
     assert os.environ[VARIABLE] == "false"
     second.__exit__(None, None, None)
     assert VARIABLE not in os.environ
-
-
-def test_a_users_own_setting_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "true")
     with one_thread_a_call():
         assert os.environ[VARIABLE] == "true"
@@ -136,13 +124,6 @@ def test_a_reading_that_breaks_off_leaves_no_setting(tmp_path: Path, monkeypatch
             return [[9_999] for _ in texts]
 
     with pytest.raises(ModelDamaged):
-        prepare(
-            open_source(str(tmp_path / "a.txt")),
-            Broken(),
-            directory=tmp_path / "copy",
-            longest=12,
-            split="sentence",
-            vocabulary=5_000,
-        )
+        make(tmp_path / "a.txt", tmp_path / "copy", encoder=Broken())
     assert seen == ["false"]
     assert VARIABLE not in os.environ

@@ -4,19 +4,15 @@
 """
 
 import contextlib
-import gzip
 import io
 import json
-import lzma
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import zstandard
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -24,6 +20,7 @@ from mnemoscope.cli.app import app
 from mnemoscope.cli.runner import run
 from mnemoscope.corpus import open_source
 from mnemoscope.errors import CorpusError
+from support.corpus_texts import PACKERS
 
 pytestmark = pytest.mark.full
 
@@ -36,12 +33,6 @@ MADE_UP = settings(
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-PACKERS: dict[str, Callable[[bytes], bytes]] = {
-    "": bytes,
-    ".gz": gzip.compress,
-    ".xz": lzma.compress,
-    ".zst": zstandard.ZstdCompressor().compress,
-}
 PIECES = st.one_of(
     st.binary(max_size=40),
     st.text(max_size=40).map(lambda text: text.encode("utf-8", "surrogatepass")),

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from mnemoscope.corpus import open_source, prepare
 from mnemoscope.corpus.sources import pydocs
 from mnemoscope.corpus.sources.pydocs import clean, document_key, documents, held_out_hashes, is_prose
 from mnemoscope.errors import CorpusNotFound
-from support.corpus_reference import Letters
+from support.corpus_reference import Letters, make
 
 TRAP = "raise SystemExit('this file was run')\n"
 
@@ -57,10 +56,12 @@ STANDARD = [prose(name) for name in ("if", "for", "sing", "zebra")]
 INSTALLED = [prose(name) for name in ("click/a.pyi", "click/b.py", "rich/a.pyi", "rich/b.py")]
 
 
-def test_the_order_is_topics_library_and_distributions_by_name(machine: Path) -> None:
+def test_the_order_is_topics_library_and_distributions_by_name_without_repeats(machine: Path) -> None:
     assert list(documents("stdlib")) == STANDARD
     assert list(documents("all")) == STANDARD + INSTALLED
     assert list(documents("all")) == list(documents())
+    write(machine / "lib" / "again.py", f'"""\n    {prose("zebra")}   \n"""\ndef f():\n    """{prose("zebra")}"""\n')
+    assert sorted(documents("stdlib")) == sorted(STANDARD)
 
 
 def test_a_machine_without_sources_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,11 +94,6 @@ on two lines""")
     assert found == [*map(prose, names), f"{prose('receiver')}\non two lines", prose("nested")]
 
 
-def test_exact_repeats_are_dropped(machine: Path) -> None:
-    write(machine / "lib" / "again.py", f'"""\n    {prose("zebra")}   \n"""\ndef f():\n    """{prose("zebra")}"""\n')
-    assert sorted(documents("stdlib")) == sorted(STANDARD)
-
-
 def test_texts_are_cleaned() -> None:
     raw = "First line.   \r\n\r\n\r\n\r\n    Indented\x07 text stays.\n    =========\n    a - b\n\n"
     assert clean(raw) == "First line.\n\nIndented text stays.\na - b"
@@ -125,9 +121,7 @@ def test_only_prose_is_kept(text: str, kept: bool) -> None:
     assert is_prose(text) is kept
 
 
-def test_the_listed_documents_and_no_others_are_held_out(
-    machine: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_listed_documents_and_no_others_are_held_out(machine: Path, monkeypatch: Any, tmp_path: Path) -> None:
     package = tmp_path / "package"
     package.mkdir()
     monkeypatch.setattr(pydocs, "files", lambda name: package)
@@ -136,14 +130,7 @@ def test_the_listed_documents_and_no_others_are_held_out(
     (package / "held_out.txt").write_text("".join(f"{document_key(text)}\n" for text in sorted(out)) + "0" * 16 + "\n")
     assert held_out_hashes() == {document_key(text) for text in out} | {"0" * 16}
     for part, expected in (("builtin:pydocs", out), ("builtin:pydocs:stdlib", {prose("for")})):
-        copy: Any = prepare(
-            open_source(part),
-            Letters(),
-            directory=tmp_path / part.replace(":", "-"),
-            longest=200,
-            split="sentence",
-            vocabulary=128,
-        )
+        copy = make(part, tmp_path / part.replace(":", "-"), encoder=Letters(), longest=200, vocabulary=128)
         assert {copy.text(i) for i in range(copy.sentences) if copy.held_out[i]} == expected
         assert copy.counts["held_out_documents"] == len(expected)
 

@@ -34,11 +34,8 @@ def test_a_paragraph_on_which_the_splitter_panics_stays_whole(monkeypatch: pytes
         split_sentences("A stop.", "sentence")
 
 
-def test_lines_stay_as_they_stand() -> None:
+def test_lines_and_documents_stay_as_they_stand() -> None:
     assert split_sentences("  One. Two.\r\n\n \t \nthree  ", "line") == ["  One. Two.", "three  "]
-
-
-def test_a_document_stays_whole() -> None:
     assert split_sentences(" One.\n\nTwo. ", "document") == [" One.\n\nTwo. "]
 
 
@@ -49,7 +46,7 @@ def test_white_space_alone_is_no_sentence(split: str, blank: str) -> None:
 
 
 def test_an_unknown_split_is_refused() -> None:
-    with pytest.raises(OptionError, match="unknown split 'word': choose one of sentence, line, document"):
+    with pytest.raises(OptionError, match="split 'word'"):
         split_sentences("a", "word")
 
 
@@ -60,22 +57,15 @@ def test_sentences_lose_nothing_but_white_space(text: str) -> None:
     assert all(sentence and sentence == " ".join(sentence.split()) for sentence in sentences)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "a" * 1_000_000,
-        "word " * 200_000,
-        "\n" * 100_000,
-        "." * 1_000_000,
-        "A. " * 300_000,
-        "(" * 1_000_000,
-        '"' * 1_000_000,
-        "\n " * 500_000,
-        # Next to white space of several bytes the compiled splitter panics, unless that was collapsed before.
-        "é.\u3000" * 100_000,
-    ],
-    ids=["letters", "words", "newlines", "periods", "initials", "brackets", "quotes", "blank lines", "wide spaces"],
-)
+UNENDING = {
+    **{"letters": "a" * 1_000_000, "words": "word " * 200_000, "newlines": "\n" * 100_000, "periods": "." * 1_000_000},
+    **{"initials": "A. " * 300_000, "brackets": "(" * 1_000_000, "quotes": '"' * 1_000_000, "blanks": "\n " * 500_000},
+    # Next to white space of several bytes the compiled splitter panics, unless that was collapsed before.
+    "wide spaces": "é.\u3000" * 100_000,
+}
+
+
+@pytest.mark.parametrize("text", UNENDING.values(), ids=UNENDING)
 def test_text_without_natural_sentences_is_cut_in_no_time(text: str) -> None:
     start = time.perf_counter()
     sentences = split_sentences(text, "sentence")

@@ -1,30 +1,21 @@
 """Sources: the same documents whatever the file is wrapped in, and one plain line for everything that is wrong."""
 
-import gzip
 import json
-import lzma
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mnemoscope.corpus import open_source, split_sentences
 from mnemoscope.corpus.sources import pydocs, readers, streams
 from mnemoscope.errors import CorpusError, CorpusNotFound, CorpusUnreadable
+from support.corpus_texts import PACKERS
 
-PACKERS: dict[str, Callable[[bytes], bytes]] = {
-    "": bytes,
-    ".gz": gzip.compress,
-    ".xz": lzma.compress,
-    ".zst": zstandard.ZstdCompressor().compress,
-}
 TEXT = "First line.\nSecond line.\n\n \t\n  Third, indented.  \n\n\nCafé 日本 😀."
 DOCUMENTS = ["First line.\nSecond line.", "  Third, indented.  ", "Café 日本 😀."]
 
@@ -73,7 +64,7 @@ def test_rows_of_parquet(tmp_path: Path, kind: pa.DataType) -> None:
     assert list(source.documents(1199)) == [texts[1199], ""]
 
 
-def test_a_glob_is_read_sorted_by_path(tmp_path: Path) -> None:
+def test_a_glob_is_read_sorted_by_path_and_a_name_may_look_like_one(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "b.txt").write_text("B")
     (tmp_path / "a.jsonl").write_text('{"text": "A"}')
@@ -81,6 +72,8 @@ def test_a_glob_is_read_sorted_by_path(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text("")
     assert documents(tmp_path / "*.*") == ["A", "B"]
     assert documents(tmp_path / "**" / "*.txt") == ["B", "C"]
+    (tmp_path / "a[1].txt").write_text("A")
+    assert documents(tmp_path / "a[1].txt") == ["A"]
 
 
 @pytest.mark.parametrize("kind", ["txt", "jsonl.gz", "parquet"])
@@ -97,18 +90,12 @@ def test_bytes_of_all_files_are_metered(tmp_path: Path, kind: str) -> None:
     seen = []
     for _ in source.documents():
         seen.append(source.meter.done)
-    assert len(seen) == 4_000
-    assert seen == sorted(seen)
+    assert (len(seen), seen) == (4_000, sorted(seen))
     assert seen[0] < seen[-1]
     assert seen[1_999] <= sizes[0] <= seen[2_600]
     assert source.size == source.meter.done == sum(sizes)
     next(source.documents())
     assert source.meter.done <= sizes[0]
-
-
-def test_a_file_whose_name_looks_like_a_glob(tmp_path: Path) -> None:
-    (tmp_path / "a[1].txt").write_text("A")
-    assert documents(tmp_path / "a[1].txt") == ["A"]
 
 
 def test_files_are_told_apart_by_size_and_date(tmp_path: Path) -> None:
@@ -144,10 +131,7 @@ def test_a_run_of_lines_comes_in_pieces_of_more_than_the_bound(tmp_path: Path, m
     path.write_text("abc\n" * 7 + "\nlast")
     # Two lines are eight characters with their ends, which is not more; three are twelve.
     assert list(open_source(str(path)).pieces()) == [
-        ("abc\nabc\nabc", False),
-        ("\nabc\nabc\nabc", False),
-        ("\nabc", True),
-        ("last", True),
+        *(("abc\nabc\nabc", False), ("\nabc\nabc\nabc", False), ("\nabc", True), ("last", True)),
     ]
 
 
@@ -160,8 +144,7 @@ def test_the_built_in_corpus(monkeypatch: pytest.MonkeyPatch, spec: str) -> None
     part = "stdlib" if spec.endswith("stdlib") else "all"
     assert list(source.documents()) == texts[part]
     assert source.meter.done == len("".join(texts[part]).encode())
-    assert list(source.documents(1)) == texts[part][1:]
-    assert source.held_out == {"ab"}
+    assert (list(source.documents(1)), source.held_out) == (texts[part][1:], {"ab"})
 
 
 # What can be wrong with a spec.
@@ -229,9 +212,7 @@ BAD: list[tuple[str, bytes, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("name", "content", "options", "said"), BAD, ids=lambda one: str(one)[:20])
-def test_a_file_that_cannot_be_read(
-    tmp_path: Path, name: str, content: bytes, options: dict[str, Any], said: str
-) -> None:
+def test_a_file_that_cannot_be_read(tmp_path: Path, name: str, content: bytes, options: Any, said: str) -> None:
     (tmp_path / name).write_bytes(content)
     line = complaint(tmp_path / name, **options)
     assert line.startswith(str(tmp_path / name))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from mnemoscope.corpus import open_source, prepare
+from support.corpus_reference import make
 
 TEXT = "".join(f"The {i}. naïve café in 東京 sells 😀😀 pies, and {i * i} other cafés sell none. " for i in range(30))
 
@@ -19,9 +19,8 @@ class Trained:
         if kind == "byte-level":
             self.inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
             self.inner.decoder = decoders.ByteLevel()
-            trainer = trainers.BpeTrainer(
-                vocab_size=300, show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
-            )
+            alphabet = pre_tokenizers.ByteLevel.alphabet()
+            trainer = trainers.BpeTrainer(vocab_size=300, show_progress=False, initial_alphabet=alphabet)
         else:
             self.inner.pre_tokenizer = pre_tokenizers.Metaspace()
             self.inner.decoder = decoders.Metaspace()
@@ -39,14 +38,8 @@ class Trained:
 def test_windows_are_slices_that_their_tokens_spell(tmp_path: Path, kind: str, longest: int) -> None:
     (tmp_path / "a.txt").write_text(TEXT)
     tokenizer = Trained(kind)
-    copy = prepare(
-        open_source(str(tmp_path / "a.txt"), split="document"),
-        tokenizer,
-        directory=tmp_path / "copy",
-        longest=longest,
-        split="document",
-        vocabulary=tokenizer.inner.get_vocab_size(),
-    )
+    options = {"encoder": tokenizer, "longest": longest, "vocabulary": tokenizer.inner.get_vocab_size()}
+    copy = make(tmp_path / "a.txt", tmp_path / "copy", split="document", **options)
     assert copy.counts["windows"] >= copy.sentences > 5
     assert copy.lengths.max() <= longest
     for sentence in range(copy.sentences):

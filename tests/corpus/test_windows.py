@@ -22,13 +22,10 @@ def test_words_fall_into_windows_with_the_white_space_before_them() -> None:
     ]
 
 
-def test_a_character_of_several_tokens_is_not_cut() -> None:
+def test_a_character_is_cut_through_only_where_a_window_cannot_hold_it() -> None:
     tokens, spans = by_bytes("aé€b")
     # a | two bytes | three bytes | b; windows of at most four bytes
     assert [text for text, _ in cut_windows("aé€b", tokens, offsets=spans, longest=4)] == ["aé", "€b"]
-
-
-def test_a_character_of_more_tokens_than_a_window_is_cut_through() -> None:
     tokens, spans = by_bytes("€")
     windows = cut_windows("€", tokens, offsets=spans, longest=2)
     assert [own for _, own in windows] == [[0xE2, 0x82], [0xAC]]

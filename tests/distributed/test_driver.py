@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from mnemoscope.cluster.driver import Driver
 from mnemoscope.cluster.settling import SettledRun
 from mnemoscope.cluster.stages import TEXT, PublishedStage
 from mnemoscope.cluster.state_folders import CLOSED, STATES, closed_folders
-from mnemoscope.errors import MiningError, PartsDiffer
+from mnemoscope.errors import MiningError
 from mnemoscope.foundation.options.mining_options import MiningOptions
 from mnemoscope.mining.steps import RunContext
 from mnemoscope.models import LanguageModel
@@ -101,22 +100,6 @@ def test_batches_that_are_in_no_state_are_done_again(model: LanguageModel, settl
     assert list((mined / STATES).iterdir()) == []
 
 
-def test_devices_of_two_kinds_are_refused_unless_allowed(
-    model: LanguageModel, settled: SettledRun, tmp_path: Path
-) -> None:
-    directory, other = tmp_path / "a", "cpu of another kind"
-    fleet = [FleetWorker(directory, name, settled, model, device=on) for name, on in (("w-0", None), ("w-1", other))]
-    while fleet:
-        for worker in list(fleet):
-            if not worker.step():
-                worker.work.end()
-                fleet.remove(worker)
-    with pytest.raises(PartsDiffer, match=r"computed on cpu .+ and cpu of another kind, .*allow_mixed_devices=True"):
-        driver_of(directory, settled).read_text()
-    allowed = replace(settled, run=replace(settled.run, mixed_devices=True))
-    assert len(driver_of(directory, allowed).read_text()) == 2
-
-
 def test_workers_that_die_one_after_the_other_end_the_run(settled: SettledRun, tmp_path: Path) -> None:
     launcher = Workers(lambda alive: dict.fromkeys(alive, "layer 3 has NaN"))
     driver = driver_of(tmp_path / "a", settled, launcher)
@@ -142,7 +125,6 @@ def test_a_worker_that_ends_is_replaced_while_work_goes_on(settled: SettledRun, 
     )
     with driver.running():
         driver.run_tasks(PublishedStage("values", 9))
-        assert len(launcher.began) == 11
-        assert len(launcher.alive) == 2
+        assert (len(launcher.began), len(launcher.alive)) == (11, 2)
     assert notes[-1] == "values tasks; 2 workers"
     assert sum("lost: killed by SIGKILL" in note for note in notes) == 9

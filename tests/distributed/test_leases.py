@@ -3,6 +3,7 @@
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,9 +70,7 @@ def test_of_all_that_try_one_gets_it(tmp_path: Path) -> None:
         assert [lease.number for lease in folder.read() if lease.owner == name] == own
 
 
-def test_a_rename_that_was_done_though_the_answer_was_lost_counts(
-    folder: LeaseFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rename_that_was_done_though_the_answer_was_lost_counts(folder: LeaseFolder, monkeypatch: Any) -> None:
     real = os.rename
 
     def lose_the_answer(source: Path, target: Path) -> None:

@@ -13,15 +13,7 @@ from typing import Any
 import pytest
 
 from mnemoscope.cluster.environment import card_from_environment, worker_name_from_environment
-from mnemoscope.cluster.launchers.slurm import (
-    SlurmJob,
-    document,
-    log_folder,
-    quote,
-    scripts,
-    submit,
-    without_launch_options,
-)
+from mnemoscope.cluster.launchers import slurm
 from mnemoscope.errors import OptionError
 
 MINE = ["mine", "gpt2", "wiki.txt", "--out", "atlas", "--triggers", "20"]
@@ -67,8 +59,8 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def made(command: Sequence[str] = MINE, atlas: str = "atlas", **options: Any) -> list[SlurmJob]:
-    return scripts(command, Path(atlas), **{"workers": 3, "threads": 2, **options})
+def made(command: Sequence[str] = MINE, atlas: str = "atlas", **options: Any) -> list[slurm.SlurmJob]:
+    return slurm.scripts(command, Path(atlas), **{"workers": 3, "threads": 2, **options})
 
 
 def noted(cluster: Path) -> list[tuple[list[str], str]]:
@@ -98,11 +90,10 @@ def test_cards_threads_and_options_of_workers() -> None:
 
 def test_the_jobs_do_not_launch_and_only_the_first_one_forces() -> None:
     launched = [*MINE, "--launch", "slurm", "--workers=7", "--print", "--json", "--gpus-per-worker", "2", "--force"]
-    assert without_launch_options(launched) == [*MINE, "--force"]
-    assert without_launch_options(["mine", "--", "--print"]) == ["mine", "--", "--print"]
+    assert slurm.without_launch_options(launched) == [*MINE, "--force"]
+    assert slurm.without_launch_options(["mine", "--", "--print"]) == ["mine", "--", "--print"]
     prepare, work, finish = (run_command(job.script)[3:] for job in made(launched, gpus=2))
-    assert prepare == [*MINE, "--force", "--prepare"]
-    assert work == ["worker", "atlas", "--text-only"]
+    assert (prepare, work) == ([*MINE, "--force", "--prepare"], ["worker", "atlas", "--text-only"])
     assert finish == [*MINE, "--workers", "auto", "--gpus-per-worker", "2"]
 
 
@@ -125,11 +116,11 @@ def test_odd_names_arrive_as_they_are(cluster: Path, tmp_path: Path, monkeypatch
     jobs = made(["mine", *ODD], atlas="an 'atlas'", workers=2, program=program)
     worker = ["worker", "an 'atlas'", "--text-only"]
     commands = [["mine", *ODD, "--prepare"], worker, worker, ["mine", *ODD, "--workers", "auto"]]
-    assert submit(jobs) == ["100", "101", "102"]
+    assert slurm.submit(jobs) == ["100", "101", "102"]
     assert lines_of(said) == [[command, str(place), "2"] for command in commands]
     said.unlink()
     monkeypatch.chdir(tmp_path)
-    ran = subprocess.run(["bash"], input=document(jobs), text=True, capture_output=True, check=True)
+    ran = subprocess.run(["bash"], input=slurm.document(jobs), text=True, capture_output=True, check=True)
     assert lines_of(said) == [[command, str(place), "2"] for command in commands]
     assert ran.stdout == "submitted: prepare 103, work 104, finish 105; squeue --me shows them\n"
 
@@ -145,18 +136,18 @@ def test_odd_names_arrive_as_they_are(cluster: Path, tmp_path: Path, monkeypatch
 
 
 def test_what_is_printed_is_bash_in_lines_that_can_be_read() -> None:
-    text = document(made(directory=Path("/data/me"), program=["mnemoscope"]))
+    text = slurm.document(made(directory=Path("/data/me"), program=["mnemoscope"]))
     assert subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True, check=True).stderr == ""
     for job in made(["mine", *ODD]):
         assert subprocess.run(["bash", "-n"], input=job.script, text=True, capture_output=True, check=True).stderr == ""
     assert text.replace("\n", "").isprintable()
-    assert document(made(["mine", *ODD])).replace("\n", "").isprintable()
+    assert slurm.document(made(["mine", *ODD])).replace("\n", "").isprintable()
     assert text == (Path(__file__).parent / "slurm.sh").read_text()
 
 
-def refusal(jobs: list[SlurmJob]) -> str:
+def refusal(jobs: list[slurm.SlurmJob]) -> str:
     with pytest.raises(OptionError) as refused:
-        submit(jobs)
+        slurm.submit(jobs)
     assert "\n" not in str(refused.value)
     return str(refused.value)
 
@@ -203,8 +194,7 @@ time.sleep(60)
 
 
 @pytest.mark.parametrize(
-    ("sent", "ends_with", "requeued"),
-    [("USR1", 75, True), ("TERM", 75, False), ("USR1", 2, False)],
+    ("sent", "ends_with", "requeued"), [("USR1", 75, True), ("TERM", 75, False), ("USR1", 2, False)]
 )
 @pytest.mark.parametrize("array", [True, False])
 def test_a_job_whose_time_is_up_saves_and_goes_back(
@@ -244,6 +234,6 @@ def test_workers_find_their_place(environment: Mapping[str, str], name: str | No
 
 
 def test_logs_lie_beside_the_atlas() -> None:
-    assert log_folder(Path("runs/wiki")) == Path("runs/wiki.slurm")
+    assert slurm.log_folder(Path("runs/wiki")) == Path("runs/wiki.slurm")
     assert made(atlas="50%", directory=Path("/d"))[0].log == "/d/50%%.slurm/prepare-%j.log"
-    assert quote("a\x1b'b") == "$'a\\033\\047b'"
+    assert slurm.quote("a\x1b'b") == "$'a\\033\\047b'"

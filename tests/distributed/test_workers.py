@@ -9,8 +9,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -18,6 +18,7 @@ import torch
 
 from mining_killed import sentences, tables
 from mnemoscope.atlas import verify
+from mnemoscope.cluster.launchers import local_launcher
 from mnemoscope.cluster.run import FleetOptions, mine_with_workers
 from mnemoscope.cluster.stages import TEXT
 from mnemoscope.cluster.status import run_status
@@ -36,13 +37,8 @@ OPTIONS = MiningOptions(split="line", triggers=30, batch_tokens=80, checkpoint_e
 
 def command(*words: str, threads: int = 1) -> subprocess.Popen[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-    return subprocess.Popen(
-        [sys.executable, "-m", "mnemoscope", *words],
-        env=environment,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    words, pipe = (sys.executable, "-m", "mnemoscope", *words), subprocess.PIPE
+    return subprocess.Popen(words, env=environment, text=True, stdout=pipe, stderr=pipe)
 
 
 def mine_words(text: Path, out: Path, *more: str) -> list[str]:
@@ -226,11 +222,7 @@ def wait_for(out: Path, batches: int, process: subprocess.Popen[str]) -> None:
         time.sleep(0.05)
 
 
-def test_workers_that_cannot_work_end_the_run_in_one_line(
-    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from mnemoscope.cluster.launchers import local_launcher
-
+def test_workers_that_cannot_work_end_the_run_in_one_line(text: Path, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(local_launcher.sys, "executable", "/bin/false")
     with pytest.raises(MiningError, match="no worker is left: ended with code 1"):
         mine_with_workers(MODEL, str(text), tmp_path / "atlas", OPTIONS, FleetOptions(workers=2))
@@ -239,13 +231,13 @@ def test_workers_that_cannot_work_end_the_run_in_one_line(
 def test_a_worker_with_another_model_library_or_text_is_refused_by_name(text: Path, tmp_path: Path) -> None:
     out = tmp_path / "atlas"
     mine_with_workers(MODEL, str(text), out, OPTIONS, FleetOptions(), prepare=True)
-    with pytest.raises(PartsDiffer, match="builtin:pydocs is another model here than the one that the run was prep"):
+    with pytest.raises(PartsDiffer, match="builtin:pydocs is another model"):
         work(out, "w-1", model="builtin:pydocs")
     begun = out / "unfinished.json"
     stored = json.loads(begun.read_text())
     older = {"plan": {**stored["plan"], "torch": "1.0"}, "versions": [{**stored["versions"][0], "torch": "1.0"}]}
     begun.write_text(json.dumps({**stored, **older}))
-    with pytest.raises(PartsDiffer, match=r"this worker has torch 2\.\S+ \(the plan has 1\.0\)"):
+    with pytest.raises(PartsDiffer, match=r"torch 2\.\S+ \(the plan has 1\.0\)"):
         work(out, "w-1")
     begun.write_text(json.dumps({**stored, "plan": {**stored["plan"], "attention": "another"}}))
     with pytest.raises(PartsDiffer, match="computes attention by"):
@@ -256,28 +248,10 @@ def test_a_worker_with_another_model_library_or_text_is_refused_by_name(text: Pa
         work(out, "w-1")
     copy = out / "work/text/copy.json"
     copy.write_text(copy.read_text() + "\n")
-    with pytest.raises(PartsDiffer, match="is not the one that this run was prepared with"):
+    with pytest.raises(PartsDiffer, match="is not the one"):
         work(out, "w-1")
     with pytest.raises(AtlasNotFound, match="holds no run for workers"):
         work(tmp_path / "nothing", "w-1")
     with pytest.raises(OptionError, match="is not a name for a worker"):
         work(out, "../w-1")
     assert list((out / "work/states").glob("*")) == []
-
-
-def test_other_versions_of_libraries_go_on_with_a_run_only_where_they_are_accepted(tmp_path: Path) -> None:
-    short, out = tmp_path / "short.txt", tmp_path / "atlas"
-    short.write_text(sentences(60, tuple(WORDS[2:]), 5))
-    fleet = FleetOptions(workers=1)
-    mine_with_workers(MODEL, str(short), out, OPTIONS, fleet, prepare=True)
-    begun = out / "unfinished.json"
-    stored = json.loads(begun.read_text())
-    older = {"plan": {**stored["plan"], "torch": "1.0"}, "versions": [{**stored["versions"][0], "torch": "1.0"}]}
-    begun.write_text(json.dumps({**stored, **older}))
-    with pytest.raises(PlanDiffers, match=r"torch was '1\.0', now '2.*accept_versions=True"):
-        mine_with_workers(MODEL, str(short), out, OPTIONS, fleet)
-    mine_with_workers(MODEL, str(short), out, replace(OPTIONS, accept_versions=True), fleet)
-    manifest = json.loads((out / "manifest.json").read_text())
-    assert [each["torch"] for each in manifest["versions"]] == ["1.0", torch.__version__]
-    assert manifest["byte_identity_promised"] is False
-    assert verify(out) == []

@@ -41,6 +41,5 @@ def test_version_and_date_are_the_same_everywhere() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     cited = (ROOT / "CITATION.cff").read_text()
     dated = re.search(rf"^## \[{re.escape(version)}\] - (\S+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert dated is not None
     assert f"version: {version}\ndate-released: {dated[1]}\n" in cited
     assert f"version = {{{version}}}" in (ROOT / "README.md").read_text()

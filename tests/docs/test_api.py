@@ -9,31 +9,15 @@ import pytest
 
 import mnemoscope as ms
 from mnemoscope.atlas.read import AtlasLayer, Memory
-from mnemoscope.attribution import (
-    Attribution,
-    PromptsAttribution,
-    PromptsDifference,
-    RunDifference,
-)
+from mnemoscope.attribution import Attribution, PromptsAttribution, PromptsDifference, RunDifference
 from mnemoscope.auditing import Audit
 from mnemoscope.comparison import AtlasComparison
 from mnemoscope.tracing import Comparison, Trace
 
 PAGE = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
 CLASSES = (
-    ms.Atlas,
-    AtlasLayer,
-    Memory,
-    ms.MemoryId,
-    ms.LanguageModel,
-    Trace,
-    Comparison,
-    Attribution,
-    PromptsAttribution,
-    RunDifference,
-    PromptsDifference,
-    AtlasComparison,
-    Audit,
+    *(ms.Atlas, AtlasLayer, Memory, ms.MemoryId, ms.LanguageModel, Trace, Comparison, Attribution),
+    *(PromptsAttribution, RunDifference, PromptsDifference, AtlasComparison, Audit),
 )
 
 
@@ -53,11 +37,6 @@ def test_every_parameter_is_explained(name: str) -> None:
     assert said.strip()
     explained = dict(re.findall(r"^ +(\w+): (\S.*)$", arguments, re.MULTILINE))
     assert list(explained) == [one for one in inspect.signature(public).parameters if one != "self"]
-
-
-@pytest.mark.parametrize("name", ms.__all__)
-def test_every_public_name_stands_in_the_reference(name: str) -> None:
-    assert re.search(rf"auto(function|class|module):: (mnemoscope\.)?{name}\n", PAGE)
 
 
 @pytest.mark.parametrize("kind", CLASSES)

@@ -31,8 +31,7 @@ def passed() -> dict[str, str]:
 
 
 def test_every_dependency_has_its_lowest_version_and_torch_the_tried_one(lowest: dict[str, str]) -> None:
-    assert list(lowest) == [one.name for one in stated()]
-    assert lowest["torch"] == passed()["torch"]
+    assert (list(lowest), lowest["torch"]) == ([one.name for one in stated()], passed()["torch"])
     for one in stated():
         assert one.specifier.contains(lowest[one.name])
         below = {f"=={each.version}" for each in one.specifier if each.operator == ">="}

@@ -104,9 +104,8 @@ def read_nothing(patch: pytest.MonkeyPatch) -> None:
     )
 
     patch.setattr(intervals, "DRAWS", DRAWS)
-    patch.setattr(
-        key_patterns.coverage, "top_prefixes", lambda tables, layer: tables.table("kinds").filter(layer=layer)
-    )
+    in_layer = lambda tables, layer: tables.table("kinds").filter(layer=layer)  # noqa: E731
+    patch.setattr(key_patterns.coverage, "top_prefixes", in_layer)
     patch.setattr(key_patterns.coverage, "count_per_memory", lambda prefixes, patterns: prefixes.drop("layer"))
     patch.setattr(key_patterns.coverage, "count_folds", lambda *asked: asked[2].drop("layer"))
     patch.setattr(key_patterns, "judgements", lambda tables: None)
@@ -116,7 +115,7 @@ def read_nothing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(key_removals, "TRIGGER_KINDS", {})  # no quantiles, of which no claim speaks
     patch.setattr(layer_activity, "coverage", SimpleNamespace(layer_shares=lambda *asked: UNKNOWN))
     for module in (value_agreement, value_confidence, value_rank):
-        patch.setattr(module, "values", lambda tables: tables.table("values"))
+        patch.setattr(module, "values", lambda tables, literal=False: tables.table("values"))
     follows = pl.DataFrame(schema={"memory": pl.Int32, "next_token": pl.Int32})
     for module in (value_agreement, value_confidence):
         patch.setattr(module, "next_tokens", lambda tables, layer, best=None: follows)
@@ -200,27 +199,19 @@ def predictions(rng: np.random.Generator, columns: Mapping[str, Array], *, docum
     count = documents * EACH
     own = {"next_token": np.ones(count, np.int64), "position": np.zeros(count, np.int64), "final_top": np.ones(count)}
     own |= {name: column for name, column in columns.items() if column.ndim == 1}
+    own["literal_final_top"] = own["final_top"]
     prefixes = {"prefix": np.arange(count), "document": np.arange(count) // EACH, **own}
-    names = (
-        "residual_top",
-        "ffn_top",
-        "output_top",
-        "ffn_vote_top",
-        "output_top_residual_rank",
-        "residual_top_ffn_rank",
-        "active",
-        "effective",
-        "top_share",
-        "votes_ffn",
-        "votes_ffn_major",
-        "votes_output",
-        "residual_final_probability",
-    )
-    by_layer = {name: np.zeros((count, LAYERS)) for name in names}
+    tops = ("residual_top", "ffn_top", "output_top", "ffn_vote_top")
+    numbers = ("output_top_residual_rank", "residual_top_ffn_rank", "active", "effective", "top_share", "votes_ffn")
+    numbers = (*numbers, "votes_ffn_major", "votes_output", "residual_final_probability")
+    by_layer = {name: np.zeros((count, LAYERS)) for name in (*tops, *numbers)}
     by_layer |= {name: column for name, column in columns.items() if column.ndim == 2}
+    formula = {name: name for name in (*tops[:3], "residual_final_probability")} | {"votes": "votes_ffn"}
+    by_layer |= {f"literal_{name}": by_layer[ours] for name, ours in formula.items()}
+    by_layer["literal_residual_bare_probability"] = by_layer["residual_final_probability"]
     prefix, layer = (axis.ravel() for axis in np.indices((count, LAYERS)))
     drawn = {name: column.ravel() for name, column in by_layer.items()}
-    for name in ("residual_top", "ffn_top", "output_top", "ffn_vote_top"):
+    for name in (*tops, *(f"literal_{name}" for name in tops[:3])):
         drawn[name] = drawn[name].astype(np.int64)
     tables = {
         "prefixes": pl.DataFrame(prefixes),
@@ -244,18 +235,11 @@ def attention(rng: np.random.Generator, *, memories: float, specific: float, mov
         moved = np.repeat(rng.normal(0, 0.5, (DOCUMENTS, 1)), EACH, axis=0)
         return mean + moved + rng.normal(0, 1, (count, LAYERS))
 
-    by_layer = {
-        "attention_logit": drawn(1 + specific),
-        "attention_logit_other": drawn(1),
-        "ffn_logit": drawn(1 + specific + memories),
-        "ffn_logit_other": drawn(1),
-        "attention_logit_next": drawn(1 + specific),
-        "attention_logit_other_next": drawn(1),
-        "ffn_logit_next": drawn(1 + specific),
-        "ffn_logit_other_next": drawn(1),
-        "input_top": np.full((count, LAYERS), 2),
-        "other_top": np.full((count, LAYERS), 9),
-    }
+    by_layer = {"input_top": np.full((count, LAYERS), 2), "other_top": np.full((count, LAYERS), 9)}
+    for part, more in (("attention", 0.0), ("ffn", memories)):
+        by_layer |= {f"{part}_logit": drawn(1 + specific + more), f"{part}_logit_other": drawn(1)}
+    for part in ("attention", "ffn"):
+        by_layer |= {f"{part}_logit_next": drawn(1 + specific), f"{part}_logit_other_next": drawn(1)}
     by_attention = hits(rng, 0.5)
     by_memories = hits(rng, 0.5 + moves)
     # Attention moves to the final token in one half of the layers, a feed-forward layer in the other.

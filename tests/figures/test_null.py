@@ -133,10 +133,7 @@ NULLS: dict[str, tuple[Draw, tuple[str, ...]]] = {
         lambda rng: dip(rng, 0.1 + 0.2 * (1 - where(4)), 0.5 * ONES),
         ("active",),
     ),
-    "one layer with half of its memories active": (
-        lambda rng: dip(rng, 0.3 + 0.2 * where(4), 0.5 * ONES),
-        ("active",),
-    ),
+    "one layer with half of its memories active": (lambda rng: dip(rng, 0.3 + 0.2 * where(4), 0.5 * ONES), ("active",)),
     "all layers alike": (lambda rng: dip(rng, 0.3 * ONES, 0.5 * ONES), ("least_depth", "layer_activity")),
     "two layers with the fewest, one of them outside": (
         lambda rng: dip(rng, 0.3 - 0.1 * where(1, 5), 0.9 - 0.8 * where(5, 6, 7)),

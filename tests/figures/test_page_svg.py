@@ -71,8 +71,7 @@ def test_a_small_one_is_the_first_panel_as_one_silent_picture(
     assert float(root.attrib["height"]) < 200
     texts = {element.text for element in root.iter("text")}
     assert not texts & {"share", "share of memories", "share of prefixes", "layer (counted from 0)"}
-    marks = [element for element in root.iter("path") if element.get("fill") or element.get("stroke")]
-    assert len(marks) > 3
+    assert len([element for element in root.iter("path") if element.get("fill") or element.get("stroke")]) > 3
 
 
 def test_text_is_text_and_names_are_the_figures_own() -> None:

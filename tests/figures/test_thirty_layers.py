@@ -76,8 +76,7 @@ def test_medians_of_few_triggers_are_not_drawn_and_the_caption_says_so() -> None
     counts = {"last_median_shallow": 10, "last_median_semantic": 9, "last_median_both": 1}
     figure = key_removals.figure(answered("key_removals", medians | kinds, counts=counts))
     drawn = [row for row in figure.panels[1].rows["key_removals_kinds"] if row["value"] is not None]
-    assert {row["series"] for row in drawn} == {"shallow", "no pattern"}
-    assert len(drawn) == 2 * LAYERS
+    assert ({row["series"] for row in drawn}, len(drawn)) == ({"shallow", "no pattern"}, 2 * LAYERS)
     assert "fewer than 10 triggers" in figure.axes
 
 

@@ -40,10 +40,8 @@ def database(folder: Path, rows: list[tuple[Any, ...]] = ROWS, *, script: str = 
 
 def test_the_latest_judgement_of_an_author_on_a_pattern_counts(tmp_path: Path) -> None:
     found = read_judgements(database(tmp_path))
-    assert found is not None
-    assert found.select(
-        "layer", "memory", "control", "author", "pattern", "kind", "description", "triggers"
-    ).rows() == [
+    columns = ("layer", "memory", "control", "author", "pattern", "kind", "description", "triggers")
+    assert found.select(*columns).rows() == [
         (0, 3, True, "Ada", 0, "none", "", []),
         (1, 7, False, "Ada", 0, "both", "part of something", [0, 1, 4, 6]),
         # 12:00 at two hours east of Greenwich is 10:00, before 10:05.
@@ -56,24 +54,20 @@ def test_the_latest_judgement_of_an_author_on_a_pattern_counts(tmp_path: Path) -
 def test_of_two_at_the_same_time_the_later_row_counts(tmp_path: Path) -> None:
     first = ("Ada", "2026-01-02T10:00:00Z", 0, 0, 0, 0, "shallow", "first", "[0, 1, 2]")
     found = read_judgements(database(tmp_path, [first, (*first[:7], "second", "[0, 1, 3]")]))
-    assert found is not None
     assert found["description"].to_list() == ["second"]
 
 
 def test_a_control_is_not_the_memory_of_its_number(tmp_path: Path) -> None:
     memory = ("Ada", "2026-01-02T10:00:00Z", 0, 5, 0, 0, "shallow", "", "[0, 1, 2]")
     control = (*memory[:4], 1, *memory[5:])
-    found = read_judgements(database(tmp_path, [memory, control]))
-    assert found is not None
-    assert found["control"].to_list() == [False, True]
+    assert read_judgements(database(tmp_path, [memory, control]))["control"].to_list() == [False, True]
 
 
 def test_no_file_and_no_judgement(tmp_path: Path) -> None:
     assert read_judgements(tmp_path) is None
     found = read_judgements(database(tmp_path, []))
-    assert found is not None
     assert found.is_empty()
-    assert found.columns == [
+    expected = [
         "author",
         "made_at",
         "layer",
@@ -86,15 +80,14 @@ def test_no_file_and_no_judgement(tmp_path: Path) -> None:
         "sampled",
         "model",
     ]
+    assert found.columns == expected
 
 
 def test_unknown_tables_and_columns_are_passed_over(tmp_path: Path) -> None:
     database(tmp_path)
     with closing(sqlite3.connect(tmp_path / "annotations.sqlite")) as opened:
         opened.executescript("ALTER TABLE judgements ADD COLUMN mood TEXT; CREATE TABLE campaigns (name TEXT);")
-    found = read_judgements(tmp_path)
-    assert found is not None
-    assert found.height == 4
+    assert read_judgements(tmp_path).height == 4
 
 
 def refused(folder: Path, error: type[Exception], said: str) -> None:
@@ -124,20 +117,20 @@ def test_a_file_cut_in_half(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "error", "said"),
+    ("version", "said"),
     [
-        ("UPDATE annotations_version SET version = 2;", AtlasDamaged, "has version 2, expected 1"),
-        ("UPDATE annotations_version SET version = 0;", AtlasDamaged, "has version 0, expected 1"),
-        ("DELETE FROM annotations_version;", AtlasDamaged, "has version none, expected 1"),
-        ("ALTER TABLE judgements DROP COLUMN kind;", AtlasDamaged, "no such column: judgements.kind"),
-        ("INSERT INTO annotations_version VALUES (1);", AtlasDamaged, "has version 1 and 1, expected 1"),
-        ("UPDATE annotations_version SET version = '1.5x';", AtlasDamaged, "has version 1.5x, expected 1"),
-        ("DROP TABLE judgements;", AtlasDamaged, "is not a database of annotations"),
-        ("DROP TABLE annotations_version;", AtlasDamaged, "is not a database of annotations"),
+        ("UPDATE annotations_version SET version = 2;", "has version 2, expected 1"),
+        ("UPDATE annotations_version SET version = 0;", "has version 0, expected 1"),
+        ("DELETE FROM annotations_version;", "has version none, expected 1"),
+        ("ALTER TABLE judgements DROP COLUMN kind;", "no such column: judgements.kind"),
+        ("INSERT INTO annotations_version VALUES (1);", "has version 1 and 1, expected 1"),
+        ("UPDATE annotations_version SET version = '1.5x';", "has version 1.5x, expected 1"),
+        ("DROP TABLE judgements;", "is not a database of annotations"),
+        ("DROP TABLE annotations_version;", "is not a database of annotations"),
     ],
 )
-def test_other_versions(tmp_path: Path, version: str, error: type[Exception], said: str) -> None:
-    refused(database(tmp_path, [], script=SCHEMA + version), error, said)
+def test_other_versions(tmp_path: Path, version: str, said: str) -> None:
+    refused(database(tmp_path, [], script=SCHEMA + version), AtlasDamaged, said)
 
 
 @pytest.mark.parametrize(
@@ -148,12 +141,8 @@ def test_other_versions(tmp_path: Path, version: str, error: type[Exception], sa
         (3, "seven", "judgement 1: memory is 'seven'"),
         (4, 2, "control is 2"),
         (6, "deep", "kind is 'deep', not one of shallow, semantic, both, none"),
-        (8, "[0, 1.5]", "not a list of ranks"),
         (8, "0, 1", "judgement 1: "),
-        (8, '{"0": 1}', "not a list of ranks"),
-        (8, "[true]", "not a list of ranks"),
-        (8, "[-1]", "not a list of ranks"),
-        (8, "[32768]", "not a list of ranks"),
+        *((8, text, "not a list of ranks") for text in ("[0, 1.5]", '{"0": 1}', "[true]", "[-1]", "[32768]")),
         (2, 2**15, "layer is 32768"),
         (3, 2**31, "memory is 2147483648"),
         (5, -1, "pattern is -1"),
@@ -174,7 +163,6 @@ def test_judgements_that_cannot_be(tmp_path: Path, column: int, value: object, s
 def test_the_greatest_numbers_and_a_time_without_its_zone(tmp_path: Path) -> None:
     row = ("Ada", "2026-01-02T10:00:00", 2**15 - 1, 2**31 - 1, 1, 2**15 - 1, "both", "", "[0, 32767]")
     found = read_judgements(database(tmp_path, [row]))
-    assert found is not None
     time = datetime(2026, 1, 2, 10, tzinfo=UTC)
     assert found.rows() == [("Ada", time, 2**15 - 1, 2**31 - 1, True, 2**15 - 1, "both", "", [0, 32767], True, False)]
 
@@ -189,7 +177,6 @@ def test_a_log_that_waits_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         opened.commit()
         assert (tmp_path / "annotations.sqlite-wal").stat().st_size > 0
         found = read_judgements(tmp_path)
-    assert found is not None
     assert found.height == 1
 
 
@@ -219,5 +206,4 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Mon
         return opened.execute("SELECT count(*) FROM judgements").fetchall()
 
     monkeypatch.setattr("os.access", lambda path, mode: False)
-    assert reading.query(path, question) == [(len(ROWS),)]
-    assert seen == [["annotations.sqlite"]]
+    assert (reading.query(path, question), seen) == ([(len(ROWS),)], [["annotations.sqlite"]])

@@ -9,32 +9,17 @@ from mnemoscope.annotate.judgements import rules
 from mnemoscope.errors import AnnotationError
 
 ATLAS = "ab" * 32
-CAMPAIGN = {
-    "uid": "0123456789abcdef" * 2,
-    "seed": 0,
-    "keys_per_layer": 1,
-    "controls": 0,
-    "cases": 0,
-    "made_at": "2026-01-02T03:04:05+00:00",
-}
+CAMPAIGN = {"uid": "0123456789abcdef" * 2, "seed": 0, "keys_per_layer": 1, "controls": 0, "cases": 0}
+CAMPAIGN |= {"made_at": "2026-01-02T03:04:05+00:00"}
 JUDGEMENT: dict[str, Any] = {
     "author": "Ada",
     "author_kind": "person",
     "made_at": "2026-01-02T03:04:05+02:00",
     "event": "judgement",
-    "item_kind": "key",
-    "layer": 1,
-    "memory": 7,
-    "pattern": 0,
-    "kind": "shallow",
-    "description": "ends with  of",
-    "triggers": [0, 2, 3],
-    "key": "12345678",
-    "undoes": None,
-    "code": "0123456789abcdef0123",
-    "campaign": CAMPAIGN,
-    "atlas": ATLAS,
 }
+JUDGEMENT |= {"item_kind": "key", "layer": 1, "memory": 7, "pattern": 0, "kind": "shallow", "triggers": [0, 2, 3]}
+JUDGEMENT |= {"description": "ends with  of", "key": "12345678", "undoes": None, "code": "0123456789abcdef0123"}
+JUDGEMENT |= {"campaign": CAMPAIGN, "atlas": ATLAS}
 SAYS_NOTHING = {"pattern": None, "description": None, "triggers": None}
 VERDICT = JUDGEMENT | SAYS_NOTHING | {"event": "verdict", "item_kind": "case", "kind": "related"}
 FINISH = JUDGEMENT | SAYS_NOTHING | {"event": "finish", "kind": "finished"}
@@ -56,8 +41,7 @@ def test_a_line_holds_nothing_that_cannot_be_read(char: str) -> None:
 
 
 def test_names_and_descriptions() -> None:
-    assert rules.check_name(" Ada ") == "Ada"
-    assert rules.check_name("-7") == "-7"
+    assert (rules.check_name(" Ada "), rules.check_name("-7")) == ("Ada", "-7")
     with pytest.raises(AnnotationError, match="needs at least one letter or digit"):
         rules.check_name("-?")
     assert rules.check_name("a" * 80) == "a" * 80
@@ -114,9 +98,8 @@ def test_a_row_that_fits_is_stored_with_its_time_in_utc(row: dict[str, Any]) -> 
     found = rules.check_row(row, ATLAS)
     assert found["made_at"] == "2026-01-02T01:04:05.000000+00:00"
     changed = {"made_at", "description", "triggers"} if row is JUDGEMENT else {"made_at"}
-    assert {name: found[name] for name in row if name not in changed} == {
-        name: row[name] for name in row if name not in changed
-    }
+    same = row.keys() - changed
+    assert {name: found[name] for name in same} == {name: row[name] for name in same}
     if row is JUDGEMENT:
         assert (found["description"], found["triggers"]) == ("ends with of", "[0, 2, 3]")
 
@@ -143,60 +126,48 @@ def test_rows_that_just_fit(row: dict[str, Any], change: dict[str, Any]) -> None
         assert found["description"] == ("" if found["kind"] == "none" else "ends with of")
 
 
-@pytest.mark.parametrize(
-    ("row", "change", "said"),
-    [
-        (JUDGEMENT, {"mood": 1}, "mood missing or unknown"),
-        (JUDGEMENT, dict.fromkeys("dcba"), ".a, b, c missing or unknown."),
-        (JUDGEMENT, {"atlas": "cd" * 32}, "another atlas .manifest cdcdcdcdcdcd, this one is abababababab."),
-        (JUDGEMENT, {"event": "guess"}, "the event is 'guess'; choose one of judgement, verdict, finish"),
-        (JUDGEMENT, {"kind": "related"}, "the kind is 'related'; choose one of shallow, semantic, both, none"),
-        (VERDICT, {"kind": "shallow"}, "the kind is 'shallow'; choose one of related, distant, none"),
-        (JUDGEMENT, {"author": "?"}, "the name is"),
-        (JUDGEMENT, {"author_kind": None}, "the author_kind is None; choose one of person, model"),
-        (JUDGEMENT, {"key": "1234567"}, "key is '1234567', not the key of a judgement"),
-        (JUDGEMENT, {"key": "k" * 81}, "not the key of a judgement"),
-        (JUDGEMENT, {"key": None}, "not the key of a judgement"),
-        (JUDGEMENT, {"undoes": "1234567"}, "undoes is '1234567'"),
-        (VERDICT, {"pattern": 0}, "a verdict has no pattern, description, triggers or undoes"),
-        (VERDICT, {"undoes": "12345678"}, "a verdict has no pattern"),
-        (FINISH, {"triggers": []}, "a finish has no pattern"),
-        (JUDGEMENT, {"pattern": 25}, "patterns are numbered"),
-        (JUDGEMENT, {"triggers": [0, 2, 1]}, "not a list of ranks in order"),
-        (JUDGEMENT, {"triggers": [0, 1, 1, 2]}, "not a list of ranks in order"),
-        (JUDGEMENT, {"triggers": [0, 1.5, 2]}, "not a list of ranks in order"),
-        (JUDGEMENT, {"triggers": "012"}, "not a list of ranks in order"),
-        (JUDGEMENT, {"triggers": [0, 1]}, "a pattern is in at least 3"),
-        (JUDGEMENT, {"kind": "both", "triggers": [0, 1]}, "a pattern is in at least 3"),
-        (JUDGEMENT, {"kind": "semantic", "triggers": []}, "a pattern is in at least 3"),
-        (JUDGEMENT, {"kind": "none", "description": "", "triggers": [0, 1, 2]}, "kind none has no triggers"),
-        (JUDGEMENT, {"description": ""}, "has no description"),
-        (JUDGEMENT, {"description": None}, "has no description"),
-        (JUDGEMENT, {"kind": "none", "description": ""}, "kind none has no triggers and no description"),
-        (JUDGEMENT, {"kind": "none", "triggers": []}, "kind none has no triggers and no description"),
-        (ALL_WORK, {"layer": 0}, "is given without item_kind"),
-        (ALL_WORK, {"code": "0" * 20}, "is given without item_kind"),
-        (VERDICT, {"item_kind": "key"}, "the item_kind is 'key'; choose one of case"),
-        (JUDGEMENT, {"item_kind": "case"}, "the item_kind is 'case'; choose one of key, control, chosen"),
-        (JUDGEMENT, {"item_kind": None}, "item_kind is None"),
-        (FINISH, {"item_kind": "row"}, "the item_kind is 'row'; choose one of key, control, chosen, sheet_key, case"),
-        (JUDGEMENT, {"layer": -1}, "layer is -1"),
-        (JUDGEMENT, {"layer": True}, "layer is True"),
-        (JUDGEMENT, {"memory": 2**31}, "memory is 2147483648"),
-        (JUDGEMENT, {"code": "0" * 19}, "not the code of an item"),
-        (JUDGEMENT, {"code": "g" * 20}, "not the code of an item"),
-        (JUDGEMENT, {"campaign": None}, "campaign is None"),
-        (JUDGEMENT, {"campaign": [1]}, "campaign is"),
-        (JUDGEMENT, {"campaign": CAMPAIGN | {"seed": "0"}}, "campaign is"),
-        (JUDGEMENT, {"campaign": CAMPAIGN | {"more": 0}}, "campaign is"),
-        (JUDGEMENT, {"item_kind": "chosen", "campaign": CAMPAIGN | {"uid": "0" * 31}}, "not 32 hexadecimal digits"),
-        (JUDGEMENT, {"campaign": CAMPAIGN | {"made_at": "now"}}, "made_at is 'now', not a time"),
-        (JUDGEMENT, {"made_at": None}, "made_at is None, not a time"),
-        (JUDGEMENT, {"made_at": "2026-01-02T03:04:05"}, "needs its offset from UTC"),
-        (JUDGEMENT, {"made_at": "0001-12-31T00:00:00+00:00"}, "its year must be from 2 to"),
-        (JUDGEMENT, {"made_at": "9999-01-01T00:00:00+00:00"}, "its year must be from 2 to"),
+RANKS, FEW, NONE = "not a list of ranks in order", "a pattern is in at least 3", "kind none has no triggers"
+WRONG: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
+    "mood missing or unknown": [(JUDGEMENT, {"mood": 1})],
+    ".a, b, c missing or unknown.": [(JUDGEMENT, dict.fromkeys("dcba"))],
+    "another atlas .manifest cdcdcdcdcdcd, this one is abababababab.": [(JUDGEMENT, {"atlas": "cd" * 32})],
+    "the event is 'guess'; choose one of judgement, verdict, finish": [(JUDGEMENT, {"event": "guess"})],
+    "the kind is 'related'; choose one of shallow, semantic, both, none": [(JUDGEMENT, {"kind": "related"})],
+    "the kind is 'shallow'; choose one of related, distant, none": [(VERDICT, {"kind": "shallow"})],
+    "the name is": [(JUDGEMENT, {"author": "?"})],
+    "the author_kind is None; choose one of person, model": [(JUDGEMENT, {"author_kind": None})],
+    "not the key of a judgement": [(JUDGEMENT, {"key": key}) for key in ("1234567", "k" * 81, None)],
+    "undoes is '1234567'": [(JUDGEMENT, {"undoes": "1234567"})],
+    "a verdict has no pattern": [(VERDICT, {"pattern": 0}), (VERDICT, {"undoes": "12345678"})],
+    "a finish has no pattern": [(FINISH, {"triggers": []})],
+    "patterns are numbered": [(JUDGEMENT, {"pattern": 25})],
+    RANKS: [(JUDGEMENT, {"triggers": ranks}) for ranks in ([0, 2, 1], [0, 1, 1, 2], [0, 1.5, 2], "012")],
+    FEW: [(JUDGEMENT, {"kind": kind, "triggers": ranks}) for kind, ranks in (("both", [0, 1]), ("semantic", []))],
+    NONE: [(JUDGEMENT | {"kind": "none"}, change) for change in ({"description": ""}, {"triggers": []}, {})],
+    "has no description": [(JUDGEMENT, {"description": said}) for said in ("", None)],
+    "is given without item_kind": [(ALL_WORK, {"layer": 0}), (ALL_WORK, {"code": "0" * 20})],
+    "the item_kind is 'key'; choose one of case": [(VERDICT, {"item_kind": "key"})],
+    "the item_kind is 'case'; choose one of key, control, chosen": [(JUDGEMENT, {"item_kind": "case"})],
+    "the item_kind is 'row'; choose one of key, control, chosen, sheet_key, case": [(FINISH, {"item_kind": "row"})],
+    "item_kind is None": [(JUDGEMENT, {"item_kind": None})],
+    "layer is (-1|True)": [(JUDGEMENT, {"layer": layer}) for layer in (-1, True)],
+    "memory is 2147483648": [(JUDGEMENT, {"memory": 2**31})],
+    "not the code of an item": [(JUDGEMENT, {"code": code}) for code in ("0" * 19, "g" * 20)],
+    "campaign is": [
+        (JUDGEMENT, {"campaign": one}) for one in (None, [1], {**CAMPAIGN, "seed": "0"}, {**CAMPAIGN, "x": 0})
     ],
-)
-def test_rows_that_do_not_fit(row: dict[str, Any], change: dict[str, Any], said: str) -> None:
-    with pytest.raises(AnnotationError, match=said):
-        rules.check_row(row | change, ATLAS)
+    "not 32 hexadecimal digits": [(JUDGEMENT, {"item_kind": "chosen", "campaign": CAMPAIGN | {"uid": "0" * 31}})],
+    "made_at is 'now', not a time": [(JUDGEMENT, {"campaign": CAMPAIGN | {"made_at": "now"}})],
+    "made_at is None, not a time": [(JUDGEMENT, {"made_at": None})],
+    "needs its offset from UTC": [(JUDGEMENT, {"made_at": "2026-01-02T03:04:05"})],
+    "its year must be from 2 to": [
+        (JUDGEMENT, {"made_at": f"{day}T00:00:00+00:00"}) for day in ("0001-12-31", "9999-01-01")
+    ],
+}
+
+
+@pytest.mark.parametrize(("said", "rows"), WRONG.items(), ids=list(WRONG))
+def test_rows_that_do_not_fit(said: str, rows: list[tuple[dict[str, Any], dict[str, Any]]]) -> None:
+    for row, change in rows:
+        with pytest.raises(AnnotationError, match=said):
+            rules.check_row(row | change, ATLAS)

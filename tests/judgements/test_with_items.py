@@ -66,7 +66,6 @@ def call(verdict: str, minute: int, *, author: str = "Ada", item: int = 4) -> st
 
 def descriptions(folder: Path) -> list[str]:
     found = read_judgements(folder)
-    assert found is not None
     return sorted(found["description"])
 
 
@@ -77,7 +76,6 @@ def test_judgements_count_once_their_author_has_finished_the_item(tmp_path: Path
 
 def test_a_memory_that_somebody_chose_counts_at_once_and_is_no_sample(tmp_path: Path) -> None:
     found = read_judgements(atlas(tmp_path, [judge(3, "chosen"), judge(2, "control"), finish(2, 0)]))
-    assert found is not None
     assert found.select("description", "memory", "control", "sampled").rows() == [
         ("control", 20, True, True),
         ("chosen", 30, False, False),
@@ -127,16 +125,13 @@ def test_the_last_verdict_of_an_author_counts_unless_it_takes_back(tmp_path: Pat
         call("distant", 1, item=1),  # at the same time the later row
     ]
     found = read_verdicts(atlas(tmp_path, said))
-    assert found is not None
     assert found.rows() == [(10, "Ada", "distant", False), (40, "Ada", "distant", False)]
     assert found.schema == {"case": pl.Int64, "author": pl.String, "verdict": pl.String, "model": pl.Boolean}
 
 
 def test_where_nobody_could_judge_there_are_no_verdicts(tmp_path: Path) -> None:
     assert read_verdicts(tmp_path) is None
-    found = read_verdicts(atlas(tmp_path, []))
-    assert found is not None
-    assert found.is_empty()
+    assert read_verdicts(atlas(tmp_path, [])).is_empty()
 
 
 @pytest.mark.parametrize("table", ["verdicts", "items"])
@@ -145,9 +140,7 @@ def test_without_either_table_there_are_no_verdicts(tmp_path: Path, table: str) 
     with closing(sqlite3.connect(path)) as opened:
         opened.execute(f"DROP TABLE {table}")
         opened.commit()
-    found = read_verdicts(tmp_path)
-    assert found is not None
-    assert found.is_empty()
+    assert read_verdicts(tmp_path).is_empty()
 
 
 @pytest.mark.parametrize("change", ["verdict = 'near'", "author = x'ff'"])

@@ -92,16 +92,14 @@ def assert_activity(atlas: Path, reference: Reference, layer: int, *, sampled: l
     whole = reference.everything(layer)
     part = whole if sampled is None else reference.everything(layer, sampled)
     assert table["memory"].to_list() == list(range(whole.shape[1]))
-    assert set(table["prefixes"]) == {len(whole)}
-    assert set(table["sampled"]) == {len(part)}
+    assert (set(table["prefixes"]), set(table["sampled"])) == ({len(whole)}, {len(part)})
     for row, x, some in zip(table.iter_rows(named=True), whole.T, part.T, strict=True):
         what = f"activity of L{layer}.M{row['memory']}"
         assert (x > 1e-5).sum() <= row["positive"] <= ((x > -1e-5) & (x != 0)).sum(), what
         expected = {"mean": x.mean(), "min": x.min(), "max": x.max(), "std": some.std()}
         for name, number in expected.items():
             assert abs(row[name] - number) <= tie(number), f"{what}: {name} is {row[name]}, reference {number}"
-        assert len(row["histogram"]) == len(EDGES) + 1
-        assert sum(row["histogram"]) == len(some)
+        assert (len(row["histogram"]), sum(row["histogram"])) == (len(EDGES) + 1, len(some))
         below = np.cumsum(row["histogram"])[:-1]
         for edge, count in zip(EDGES, below, strict=True):
             least = (some < edge - tie(edge)).sum()
@@ -132,11 +130,7 @@ def assert_values(atlas: Path, reference: Reference, layer: int, *, every: int =
         shifted = own - own.max()
         log_p = shifted - np.log(np.exp(shifted).sum())
         p = np.exp(log_p)
-        expected = {
-            "value_norm": np.linalg.norm(value),
-            "max_probability": p.max(),
-            "entropy": -(p * log_p).sum(),
-        }
+        expected = {"value_norm": np.linalg.norm(value), "max_probability": p.max(), "entropy": -(p * log_p).sum()}
         for name, sided in (("top_z", own), ("bottom_z", other)):
             expected[name] = (sided.max() - sided.mean()) / sided.std()
         followed = rows_of.get(row["memory"], [])

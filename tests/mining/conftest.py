@@ -19,6 +19,8 @@ from models.conftest import CASES, build
 
 WORDS = ("the", "cat", "sat", "on", "a", "mat", "and", "dog", "ran", "home", "bird", "in", "tree")
 PLAIN_TEXT = ("the cat sat on the mat and the dog ran home",) * 3
+END = "<|endoftext|>"
+ENDS = {"bos_token": END, "eos_token": END}
 
 
 def odd_text(sentences: int = 60, *, seed: int = 0) -> str:
@@ -49,10 +51,14 @@ def byte_tokenizer(text: Sequence[str] = PLAIN_TEXT, *, rows: int = 270, **speci
     return PreTrainedTokenizerFast(tokenizer_object=plain, **special)
 
 
+def load_bytes(hf: Any, **options: Any) -> LanguageModel:
+    """A network as a model that reads bytes, with `<|endoftext|>` as its beginning."""
+    return load_model(hf, tokenizer=byte_tokenizer(**ENDS), **options)
+
+
 def tiny_model(name: str = "gpt2-relu", **special: str) -> LanguageModel:
     """A loaded tiny model of a family of tests/models; with `<|endoftext|>` as its beginning unless told."""
-    special = special or {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"}
-    return load_model(build(name), tokenizer=byte_tokenizer(**special))
+    return load_model(build(name), tokenizer=byte_tokenizer(**special or ENDS))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -75,9 +81,7 @@ def model() -> LanguageModel:
 
 
 @pytest.fixture(scope="module")
-def whole(
-    model: LanguageModel, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, bytes]:
+def whole(model: LanguageModel, request: pytest.FixtureRequest, tmp_path_factory: Any) -> dict[str, bytes]:
     """The tables of the odd text, mined undisturbed with the module's own OPTIONS."""
     path = tmp_path_factory.mktemp("whole") / "odd.txt"
     path.write_text(odd_text())

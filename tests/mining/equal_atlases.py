@@ -46,6 +46,16 @@ def _layer(one: Path, other: Path, name: str, layer: int) -> tuple[pl.DataFrame,
     return *map(pl.read_parquet, paths), f"{name} of layer {layer}"
 
 
+def lists_of(
+    table: pl.DataFrame, key: Sequence[str], place: Sequence[str], size: pl.Expr
+) -> dict[tuple[int, ...], list[tuple[Hashable, float]]]:
+    """What each list of a table holds, best first, and how good that is."""
+    found: dict[tuple[int, ...], list[tuple[Hashable, float]]] = {}
+    for row in table.select(*key, *place, size.alias("size")).iter_rows():
+        found.setdefault(row[: len(key)], []).append((row[len(key) : -1], row[-1]))
+    return found
+
+
 def assert_equal_lists(a: Sequence[tuple[Hashable, float]], b: Sequence[tuple[Hashable, float]], what: str) -> None:
     """Two lists of the best of something, best first: equal rank by rank, entry by entry, up to ties."""
     least = min(len(a), len(b))
@@ -76,13 +86,8 @@ def assert_close(a: pl.Series, b: pl.Series, what: str) -> None:
 
 def assert_equal_triggers(a: pl.DataFrame, b: pl.DataFrame, what: str) -> list[int]:
     """The lists of all memories and signs; returns the memories of which a tie has kept other positive triggers."""
-    lists: list[dict[tuple[int, int], list[tuple[Hashable, float]]]] = []
-    for table in (a, b):
-        found: dict[tuple[int, int], list[tuple[Hashable, float]]] = {}
-        columns = ("memory", "sign", "sentence", "position", "token", "next_token", "coefficient")
-        for memory, sign, *place, value in table.select(columns).iter_rows():
-            found.setdefault((memory, sign), []).append((tuple(place), sign * value))
-        lists.append(found)
+    place = ("sentence", "position", "token", "next_token")
+    lists = [lists_of(each, ("memory", "sign"), place, pl.col("sign") * pl.col("coefficient")) for each in (a, b)]
     assert lists[0], f"{what}: nothing to compare"
     moved = []
     for key in sorted(lists[0].keys() | lists[1].keys()):
@@ -121,12 +126,8 @@ def assert_equal_values(a: pl.DataFrame, b: pl.DataFrame, what: str, *, moved: S
 
 def assert_equal_neighbours(a: pl.DataFrame, b: pl.DataFrame, what: str) -> None:
     """The lists of all memories."""
-    lists: list[dict[int, list[tuple[Hashable, float]]]] = []
-    for table in (a, b):
-        found: dict[int, list[tuple[Hashable, float]]] = {}
-        for memory, *place, cosine in table.select("memory", "other_layer", "other_memory", "cosine").iter_rows():
-            found.setdefault(memory, []).append((tuple(place), cosine))
-        lists.append(found)
+    place = ("other_layer", "other_memory")
+    lists = [lists_of(each, ("memory",), place, pl.col("cosine")) for each in (a, b)]
     assert lists[0].keys() == lists[1].keys()
     for memory, rows in lists[0].items():
         assert_equal_lists(rows, lists[1][memory], f"{what}, {memory}")

@@ -29,6 +29,7 @@ class ExpertReference(Reference):
 
     def __init__(self, hf: Any, name: str, sentences: list[Sentence], *, beginning: int | None) -> None:
         self.hf, self.sentences, self.hand = hf, sentences, HandRead(hf, name)
+        self.slow = SlowMixture(hf, name, beginning=beginning)
         self.first = 1 if beginning is None else 0
         self.mined = [number for number, sentence in enumerate(sentences) if not sentence.held_out]
         self.layers = len(blocks_of(hf))
@@ -40,26 +41,6 @@ class ExpertReference(Reference):
             for layer in range(self.layers):
                 self.coefficients[layer][number] = found[layer][len(extra) :].numpy()
                 self.weights[layer][number] = weights[layer][len(extra) :].numpy()
-
-    def values(self, layer: int) -> np.ndarray:
-        return self.hand.values(layer).double().numpy()
-
-    def _norms(self, layer: int) -> list[Any]:
-        block, model = blocks_of(self.hf)[layer], inner_of(self.hf)
-        sandwich = [
-            block.get_submodule(path)
-            for path in ("post_feedforward_layernorm", "post_mlp_layernorm")
-            if self.hand.case.block == "sandwich" and path in dict(block.named_modules())
-        ]
-        return [*sandwich, model.get_submodule(self.hand.case.final_norm)]
-
-    def behind_branches(self, values: np.ndarray, layer: int) -> np.ndarray:
-        if self.hand.case.behind is None:
-            return values
-        routed, shared = (blocks_of(self.hf)[layer].get_submodule(path) for path in self.hand.case.behind)
-        edge = WIDTH * EXPERTS
-        gains = [norm.weight.detach().double().numpy() for norm in (routed, shared)]
-        return np.concatenate([values[:edge] * gains[0], values[edge:] * gains[1]])
 
     def routed(self, layer: int) -> np.ndarray:
         """The weights `[prefix, expert]` of all prefixes that count."""
@@ -212,10 +193,10 @@ class SlowMixture(SlowTransformer):
             hook.remove()
         places = []
         for layer, (coefficients, weights, output) in enumerate(zip(*self.hand.read(ids), outputs, strict=True)):
-            update = self._written(layer, coefficients[-1]) + self._biases(layer, weights[-1])
+            update = ffn_output = self._written(layer, coefficients[-1]) + self._biases(layer, weights[-1])
             output = output / getattr(self._block(layer), "layer_scalar", 1.0)
             if self.sandwich_norm(layer) is not None:
                 update = self.sandwich_norm(layer)(update[None])[0]
             update = update * getattr(self.hf.config, "residual_multiplier", 1.0)
-            places.append(Place(output - update, coefficients[-1], update, output))
+            places.append(Place(output - update, coefficients[-1], update, output, ffn_output))
         return places, logits

@@ -6,19 +6,13 @@ Only the sentence splitter's cuts are taken as given. How mined tables are compa
 """
 
 import hashlib
-import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-_DOWN = re.compile(
-    r"\.(mlp\.c_proj|fc2|mlp\.dense_4h_to_h|mlp\.down_proj|mlp\.fc_out|mlp_block\.down_proj|feed_forward\.value)$"
-)
-_IN_A_BLOCK = re.compile(r"\.\d+\.")
-_FINAL_NORM = re.compile(r"(^|\.)(ln_f|final_layer_norm|final_layernorm|final_norm|ln_out|norm)$")
+from mining.slow_model import DOWN, SlowTransformer
 
 
 @dataclass
@@ -45,9 +39,7 @@ def documents_of(text: str, split: str) -> list[str]:
     return ["\n".join(run) for run in runs if run]
 
 
-def sentences_of(
-    documents: list[str], cut: Callable[[str], list[str]], tokenizer: Any, *, longest: int
-) -> list[Sentence]:
+def sentences_of(documents: Any, cut: Any, tokenizer: Any, *, longest: int) -> list[Sentence]:
     """The distinct sentences in order of first occurrence; those over `longest` tokens in windows (ASCII only)."""
     found: dict[str, Sentence] = {}
     for number, document in enumerate(documents):
@@ -87,17 +79,17 @@ class Reference:
     """
 
     def __init__(self, hf: Any, sentences: list[Sentence], *, beginning: int | None) -> None:
-        self.hf, self.sentences = hf, sentences
+        self.hf, self.sentences, self.slow = hf, sentences, SlowTransformer(hf, beginning=beginning)
         self.first = 1 if beginning is None else 0
         self.mined = [number for number, sentence in enumerate(sentences) if not sentence.held_out]
-        self.downs = [module for name, module in hf.named_modules() if _DOWN.search(name)]
-        self.layers = len(self.downs)
-        self.coefficients: list[dict[int, np.ndarray]] = [{} for _ in self.downs]
+        downs = [module for name, module in hf.named_modules() if DOWN.search(name)]
+        self.layers = len(downs)
+        self.coefficients: list[dict[int, np.ndarray]] = [{} for _ in downs]
         extra = [] if beginning is None else [beginning]
         seen: dict[int, torch.Tensor] = {}
         hooks = [
             down.register_forward_pre_hook(lambda _, inputs, layer=layer: seen.__setitem__(layer, inputs[0]))
-            for layer, down in enumerate(self.downs)
+            for layer, down in enumerate(downs)
         ]
         with torch.no_grad():
             for number in self.mined:
@@ -124,41 +116,14 @@ class Reference:
 
     def values(self, layer: int) -> np.ndarray:
         """The values `[memory, hidden]`, float64."""
-        down = self.downs[layer]
-        weight = down.weight.detach().double().numpy()
-        return weight if type(down).__name__ == "Conv1D" else weight.T
+        return self.slow.values(layer).detach().numpy()
 
     def scores(self, layer: int) -> np.ndarray:
         """The `gain` scores `[memory, vocab]` of the values: the norms' centring and gain, then the head."""
-        vectors = self.behind_branches(self.values(layer), layer)
-        for norm in self._norms(layer):
-            weight = norm.weight.detach().double().numpy()
-            kind = type(norm).__name__
-            if "RMS" not in kind:
-                vectors = vectors - vectors.mean(1, keepdims=True)
-            vectors = vectors * (1 + weight if re.search("Gemma(?!4)|Qwen3Next", kind) else weight)
-        names = dict(self.hf.named_modules())
-        for name, module in names.items():
-            if name.endswith("decoder.project_out"):
-                vectors = vectors @ module.weight.detach().double().numpy().T
-        return vectors @ self.hf.get_output_embeddings().weight.detach().double().numpy().T
-
-    def behind_branches(self, values: np.ndarray, layer: int) -> np.ndarray:
-        """The values with the gains of the norms that their branches of the layer have."""
-        return values
+        slow = self.slow
+        rows = [slow.value_scores(layer, value, slow.branch(m)) for m, value in enumerate(slow.values(layer))]
+        return torch.stack(rows).numpy()
 
     def opposite(self, layer: int) -> np.ndarray:
         """The scores of the negated values: under one matrix those of the values, negated."""
         return -self.scores(layer)
-
-    def _norms(self, layer: int) -> list[Any]:
-        names = dict(self.hf.named_modules())
-        down = next(name for name, module in names.items() if module is self.downs[layer])
-        block = re.match(r".*?\.\d+(?=\.)", down).group()  # type: ignore[union-attr]
-        norms = []
-        if f"{block}.post_feedforward_layernorm" in names:
-            norms.append(names[f"{block}.post_feedforward_layernorm"])
-        elif self.hf.config.model_type == "opt" and not self.hf.config.do_layer_norm_before:
-            norms.append(names[f"{block}.final_layer_norm"])
-        final = [module for name, module in names.items() if _FINAL_NORM.search(name) and not _IN_A_BLOCK.search(name)]
-        return norms + [norm for norm in final if norm is not None and list(norm.parameters())]

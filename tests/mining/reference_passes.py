@@ -70,19 +70,15 @@ def distinct(raw: str, tokenizer: Any, beginning: int | None) -> list[Sentence]:
 def held_out(sentences: list[Sentence], beginning: int | None) -> Text:
     """The text whose prefixes are drawn where no validation text is given."""
     kept = {number: sentence for number, sentence in enumerate(sentences) if sentence.held_out}
-    return Text(
-        {n: s.tokens for n, s in kept.items()}, {n: s.document for n, s in kept.items()}, 1 if beginning is None else 0
-    )
+    documents = {n: s.document for n, s in kept.items()}
+    return Text({n: s.tokens for n, s in kept.items()}, documents, int(beginning is None))
 
 
 def given(mined: list[Sentence], other: list[Sentence], documents: int, beginning: int | None) -> Text:
     """The text whose prefixes are drawn where one is given: numbered after the mined text."""
     numbered = {len(mined) + number: sentence for number, sentence in enumerate(other)}
-    return Text(
-        {n: s.tokens for n, s in numbered.items()},
-        {n: documents + s.document for n, s in numbered.items()},
-        1 if beginning is None else 0,
-    )
+    own = {n: documents + s.document for n, s in numbered.items()}
+    return Text({n: s.tokens for n, s in numbered.items()}, own, int(beginning is None))
 
 
 class Predictions:
@@ -93,15 +89,18 @@ class Predictions:
         self._votes: dict[tuple[int, int, int], set[int]] = {}
 
     def votes(self, layer: int, memory: int, sign: int) -> set[int]:
-        """top(sign * v_i), more than one token only where rounding decides."""
+        """top(sign * v_i), more than one token only where rounding decides; sign 0: by the paper's formula."""
         key = (layer, memory, sign)
         if key not in self._votes:
             value, branch = self.slow.values(layer)[memory], self.slow.branch(memory)
-            self._votes[key] = tops(self.slow.value_scores(layer, sign * value, branch))
+            slow = self.slow
+            self._votes[key] = tops(slow.value_scores(layer, sign * value, branch) if sign else slow.bare(value))
         return self._votes[key]
 
-    def row(self, layer: int, place: Place, final: int, found: Row) -> Row:
-        """The columns of `predictions` at one place; AssertionError if `found`, the row of the table, differs."""
+    def row(self, layer: int, place: Place, final: int, literal_final: int, found: Row) -> Row:
+        """The columns of `predictions` at one place (definitions.md sections 4 and 4b); AssertionError if `found`, the
+        row of the table, differs.
+        """
         slow = self.slow
         what = f"prefix {found['prefix']} layer {layer}"
         residual, update, output = slow.lens(place.residual), slow.lens(place.update), slow.lens(place.output)
@@ -121,6 +120,16 @@ class Predictions:
         settle("output_top_residual_rank", ranks(residual, output_top))
         settle("residual_top_ffn_rank", ranks(update, residual_top))
         numbers = {"residual_final_probability": probability(residual, final)}
+        bare = {name: slow.bare(getattr(place, name)) for name in ("residual", "ffn_output", "output")}
+        settle("literal_residual_top", tops(bare["residual"]))
+        literal_ffn_top = settle("literal_ffn_top", tops(bare["ffn_output"]))
+        settle("literal_output_top", tops(bare["output"]))
+        literal = [self.votes(layer, memory, 0) for memory in range(len(slow.values(layer)))]
+        settle(
+            "literal_votes", range(literal.count({literal_ffn_top}), sum(literal_ffn_top in own for own in literal) + 1)
+        )
+        for name, token in (("final", final), ("bare", literal_final)):
+            numbers[f"literal_residual_{name}_probability"] = probability(bare["residual"], token)
 
         m = place.coefficients.tolist()
         norms = [math.sqrt(sum(x * x for x in value)) for value in slow.values(layer).tolist()]
@@ -145,7 +154,8 @@ class Predictions:
         settle("votes_ffn_major", voters(ffn_vote_top, certain, possible))
         settle("votes_output", voters(output_top, everybody, everybody))
         # A probability is as uncertain, of itself, as its score is.
-        allowed = {"residual_final_probability": 2 * tie(float(residual.abs().max())) * probability(residual, final)}
+        scores = {name: bare["residual"] if name.startswith("literal") else residual for name in numbers}
+        allowed = {name: 2 * tie(float(scores[name].abs().max())) * numbers[name] for name in numbers if "prob" in name}
         for name, number in numbers.items():
             far = allowed.get(name, tie(number))
             assert abs(found[name] - number) <= far, f"{what}: {name} is {found[name]}, reference {number}"
@@ -184,21 +194,19 @@ def check_predictions(
         tokens, j = text.tokens[prefix["sentence"]], prefix["position"]
         assert text.first <= j <= len(tokens) - 2
         places, logits = slow.read(tokens[: j + 1])
-        allowed = tops(logits)
-        assert prefix["final_top"] in allowed, f"{prefix}: {allowed}"
+        allowed = {"final_top": tops(logits), "literal_final_top": tops(slow.bare(places[-1].output))}
+        assert all(prefix[name] in tokens for name, tokens in allowed.items()), f"{prefix}: {allowed}"
         own.append(
             {
-                "prefix": prefix["prefix"],
-                "sentence": prefix["sentence"],
-                "document": text.documents[prefix["sentence"]],
-                "position": j,
-                "next_token": tokens[j + 1],
-                "final_top": prefix["final_top"] if len(allowed) > 1 else allowed.pop(),
+                **{"prefix": prefix["prefix"], "sentence": prefix["sentence"]},
+                **{"document": text.documents[prefix["sentence"]], "position": j, "next_token": tokens[j + 1]},
+                **{name: prefix[name] if len(tokens) > 1 else tokens.pop() for name, tokens in allowed.items()},
             }
         )
         assert prefix == own[-1]
         here = mined[prefix["prefix"] * len(layers) :][: len(layers)]
-        rows += [predictions.row(r["layer"], places[r["layer"]], own[-1]["final_top"], r) for r in here]
+        finals = own[-1]["final_top"], own[-1]["literal_final_top"]
+        rows += [predictions.row(r["layer"], places[r["layer"]], *finals, r) for r in here]
     return own, rows
 
 
@@ -309,13 +317,8 @@ def check_removals(
                 for removed, k in (("first", 0), ("last", j), ("random", drawn)):
                     rows.append(
                         {
-                            "layer": layer,
-                            "memory": memory,
-                            "sign": 1,
-                            "trigger_rank": trigger["rank"],
-                            "position": j,
-                            "removed": removed,
-                            "removed_position": k,
+                            **{"layer": layer, "memory": memory, "sign": 1, "trigger_rank": trigger["rank"]},
+                            **{"position": j, "removed": removed, "removed_position": k},
                             "coefficient": coefficient(layer, memory, list(prefix)),
                             "removed_coefficient": coefficient(layer, memory, list(prefix[:k] + prefix[k + 1 :])),
                         }

@@ -5,7 +5,6 @@ logit come from derivatives: the way from what a block adds to the logit, with e
 does at its frozen scale, walked by hand. Shares no code with the package.
 """
 
-import copy
 import math
 import re
 from dataclasses import dataclass, field
@@ -14,9 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_DOWN = re.compile(r"\.(mlp\.c_proj|fc2|mlp\.dense_4h_to_h|mlp\.down_proj|mlp\.fc_out|mlp\.experts)$")
-_ATTENTION = ("attn", "self_attn", "attention", "self_attention")
-_FINAL_NORM = ("ln_f", "final_layer_norm", "final_layernorm", "norm")
+from mining.slow_model import SlowTransformer
 
 
 @dataclass
@@ -32,28 +29,17 @@ class Around:
     """Of a post-norm block: the norm after attention and the one after the feed-forward layer, with what they read."""
 
 
-class SlowAttention:
+class SlowAttention(SlowTransformer):
     """A model of transformers whose blocks are pre-norm, sandwich, parallel, or post-norm as OPT-350m's."""
 
+    part = re.compile(r"\.\d+\.(attn|self_attn|attention|self_attention)$")
+
     def __init__(self, hf: Any, *, beginning: int | None) -> None:
-        self.hf = copy.deepcopy(hf).double()
+        super().__init__(hf, beginning=beginning)
         self.hf.config._attn_implementation = "eager"
         self.hf.config._experts_implementation = "eager"  # another knows no float64
-        self.beginning = beginning
-        names = dict(self.hf.named_modules())
-        heads = [re.match(r"(.*\.\d+)\.", name) for name in names if _DOWN.search(name)]
-        self.blocks = [names[match.group(1)] for match in heads if match]
-        first = next(match.group(1) for match in heads if match)
-        outside = [name for name in names if not re.search(r"\.\d+(\.|$)", name)]
-        final = [names[name] for name in outside if name.rpartition(".")[2] in _FINAL_NORM and names[name] is not None]
-        self.final = final[0] if final and list(final[0].parameters()) else None
-        self.project = next((names[name] for name in outside if name.endswith("project_out")), None)
-        config = self.hf.config
-        self.kind = config.model_type
-        self.post_norm = self.kind == "opt" and not config.do_layer_norm_before
-        self.scale = getattr(config, "logit_scale", None) or 1 / (getattr(config, "logits_scaling", None) or 1)
-        self.multiplier = getattr(config, "residual_multiplier", None) or 1.0
-        assert first
+        self.blocks = [self._block(layer) for layer in range(self.layers)]
+        self.kind = hf.config.model_type
 
     @torch.no_grad()
     def read(self, tokens: list[int]) -> tuple[list[Around], Tensor, Tensor]:
@@ -66,8 +52,7 @@ class SlowAttention:
             tensor = value[0] if isinstance(value, tuple) else value
             return tensor.reshape(-1, tensor.shape[-1])[-1].clone()
 
-        for block, seen in zip(self.blocks, found, strict=True):
-            attention = next(getattr(block, name) for name in _ATTENTION if name in dict(block.named_children()))
+        for block, attention, seen in zip(self.blocks, self.downs, found, strict=True):
             hooks.append(
                 block.register_forward_pre_hook(
                     lambda _, i, k, seen=seen: seen.update(before=last(i or (k["hidden_states"],))), with_kwargs=True
@@ -97,22 +82,16 @@ class SlowAttention:
         for row in seen["rows"].tolist():
             attended.append(math.exp(-sum(p * math.log(p) for p in row if p > 0)))
         mean = sum(attended) / len(attended)
-        before, attention, after = seen["before"], seen["attention"] * self.multiplier, seen["after"]
+        before, attention, after = seen["before"], seen["attention"], seen["after"]
+        attention = attention * getattr(self.hf.config, "residual_multiplier", 1.0)
         if self.kind in ("gemma2", "gemma3_text", "olmo2"):
             attention = seen["post_attention_layernorm"][2]
         if self.kind == "bloom":
             attention = attention - before  # it gives the sum
-        if self.post_norm:
+        if self._post_norm(0) is not None:
             one, two = seen["self_attn_layer_norm"], seen["final_layer_norm"]
             return Around(before, one[1] - before, two[1] - one[2], mean, seen["rows"], [one[:2], two[:2]])
         return Around(before, attention, after - before - attention, mean, seen["rows"])
-
-    @torch.no_grad()
-    def lens(self, stream: Tensor) -> Tensor:
-        """The model's own readout of a stream, without what comes after the scores."""
-        for module in (self.final, self.project):
-            stream = stream if module is None else module(stream[None])[0]
-        return self.hf.get_output_embeddings()(stream) * self.scale
 
     def own_logits(self, logits: Tensor) -> Tensor:
         """The model's own logits before a soft-cap."""
@@ -122,11 +101,11 @@ class SlowAttention:
     @torch.no_grad()
     def parts(self, blocks: list[Around], final: Tensor, weight: Tensor, bias: float) -> dict[str, Any]:
         """What each vector adds to `weight . x + bias`, where x is what the head reads."""
-        function = weight * self.scale
-        biases = bias * self.scale
-        if self.project is not None:
-            function = self.project.weight.T @ function
-        function, more = self._before(self.final, final, function)
+        function = weight * self.times
+        biases = bias * self.times
+        if self._project is not None:
+            function = self._project.weight.T @ function
+        function, more = self._before(self._final, final, function)
         biases += more
         found: dict[str, Any] = {"attention": [], "ffn": []}
         for block in reversed(blocks):

@@ -13,8 +13,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-_DOWN = re.compile(r"\.(mlp\.c_proj|fc2|mlp\.dense_4h_to_h|mlp\.down_proj|mlp\.fc_out)$")
-_FINAL_NORM = re.compile(r"(^|\.)(ln_f|final_layer_norm|final_layernorm|norm)$")
+DOWN = re.compile(
+    r"\.(mlp\.c_proj|fc2|mlp\.dense_4h_to_h|mlp\.down_proj|mlp\.fc_out|mlp_block\.down_proj|feed_forward\.value)$"
+)
+_FINAL_NORM = re.compile(r"(^|\.)(ln_f|final_layer_norm|final_layernorm|final_norm|ln_out|norm)$")
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,7 @@ class Place:
     coefficients: Tensor
     update: Tensor
     output: Tensor
+    ffn_output: Tensor
 
 
 class Slow(Protocol):
@@ -49,6 +52,10 @@ class Slow(Protocol):
         """The model's own readout `[vocab]` of a stream."""
         ...
 
+    def bare(self, vector: Tensor) -> Tensor:
+        """The products `[vocab]` of a vector with the head's matrix, nothing else on the way."""
+        ...
+
     def branch(self, memory: int) -> int:
         """Which branch of its layer a memory is of."""
         ...
@@ -65,11 +72,14 @@ class Slow(Protocol):
 class SlowTransformer:
     """A model of transformers: GPT-2, OPT, GPT-NeoX, GPT-J, Llama, OLMo-2, Gemma-2 and their like."""
 
+    part = DOWN
+    """What of a block is read: `downs`, a module a layer."""
+
     def __init__(self, hf: Any, *, beginning: int | None) -> None:
         self.hf = copy.deepcopy(hf).double()
         self.beginning = beginning
         self._names = dict(self.hf.named_modules())
-        downs = [name for name in self._names if _DOWN.search(name)]
+        downs = [name for name in self._names if self.part.search(name)]
         self.downs = [self._names[name] for name in downs]
         found = [re.match(r".*?\.\d+(?=\.)", name) for name in downs]
         self._blocks = [match.group() for match in found if match]
@@ -80,15 +90,18 @@ class SlowTransformer:
         project = [module for name, module in self._names.items() if name.endswith("decoder.project_out")]
         self._project = project[0] if project else None
 
+    @property
+    def times(self) -> float:
+        """What the model multiplies its scores by."""
+        return getattr(self.hf.config, "logit_scale", 1.0) / getattr(self.hf.config, "logits_scaling", 1.0)
+
     def _block(self, layer: int) -> Any:
         return self._names[self._blocks[layer]]
 
     def multiplier(self, layer: int) -> float:
         """What a value of this block is multiplied by on the way to the scores, besides its coefficient."""
-        config = self.hf.config
-        logits = getattr(config, "logit_scale", 1.0) / getattr(config, "logits_scaling", 1.0)
         later = math.prod(float(getattr(self._block(at), "layer_scalar", 1.0)) for at in range(layer, self.layers))
-        return later * logits * getattr(config, "residual_multiplier", 1.0)
+        return later * self.times * getattr(self.hf.config, "residual_multiplier", 1.0)
 
     def sandwich_norm(self, layer: int) -> Any:
         names = (f"{self._blocks[layer]}.{name}" for name in ("post_feedforward_layernorm", "post_mlp_layernorm"))
@@ -144,11 +157,11 @@ class SlowTransformer:
             output = seen.get(("behind", layer), output / getattr(self._block(layer), "layer_scalar", 1.0))
             assert output.shape == (width,)
             bias = self.downs[layer].bias
-            update = coefficients @ self.values(layer) + (0 if bias is None else bias)
+            update = ffn_output = coefficients @ self.values(layer) + (0 if bias is None else bias)
             if self.sandwich_norm(layer) is not None:
                 update = self.sandwich_norm(layer)(update[None])[0]
             total = seen.get(("sum", layer), output)
-            places.append(Place(total - update, coefficients, update, output))
+            places.append(Place(total - update, coefficients, update, output, ffn_output))
         return places, logits
 
     @torch.no_grad()
@@ -173,14 +186,20 @@ class SlowTransformer:
         return math.prod(found)
 
     @torch.no_grad()
-    def lens(self, stream: Tensor) -> Tensor:
+    def uncapped(self, stream: Tensor) -> Tensor:
+        """The model's own readout of a stream, before a soft-cap."""
         for module in (self._final, self._project):
             stream = stream if module is None else module(stream[None])[0]
-        config = self.hf.config
-        times = getattr(config, "logit_scale", 1.0) / getattr(config, "logits_scaling", 1.0)
-        scores = self.hf.get_output_embeddings()(stream) * times
-        cap = getattr(config, "final_logit_softcapping", None)
+        return self.hf.get_output_embeddings()(stream) * self.times
+
+    def lens(self, stream: Tensor) -> Tensor:
+        scores, cap = self.uncapped(stream), getattr(self.hf.config, "final_logit_softcapping", None)
         return scores if cap is None else cap * torch.tanh(scores / cap)
+
+    @torch.no_grad()
+    def bare(self, vector: Tensor) -> Tensor:
+        vector = vector if self._project is None else self._project.weight @ vector
+        return self.hf.get_output_embeddings().weight @ vector
 
     def value_scores(self, layer: int, vector: Tensor, branch: int = 0) -> Tensor:
         """`gain`: centring and gain of the block's own output norm, then of the final norm, then the head's matrix."""
@@ -198,6 +217,4 @@ class SlowTransformer:
                 kind = type(norm).__name__
                 vector = vector if "RMS" in kind else vector - vector.mean()
                 vector = vector * (1 + norm.weight if re.search("Gemma(?!4)|Qwen3Next", kind) else norm.weight)
-        if self._project is not None:
-            vector = self._project.weight @ vector
-        return self.hf.get_output_embeddings().weight @ vector
+        return self.bare(vector)

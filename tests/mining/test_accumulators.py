@@ -91,16 +91,8 @@ def test_triggers_merge_to_the_same_bits_however_the_stream_is_cut(stream, seed:
     ids = ids_of(batches, seed)
     whole = filled(keep, batches, ids, 1, all_=all_)
     owner = [data.draw(st.integers(0, 2)) for _ in batches]
-    parts = [
-        filled(
-            keep,
-            [b for b, o in zip(batches, owner, strict=True) if o == part],
-            [i for i, o in zip(ids, owner, strict=True) if o == part],
-            1,
-            all_=all_,
-        )
-        for part in range(3)
-    ]
+    of = [[number for number, own in enumerate(owner) if own == part] for part in range(3)]
+    parts = [filled(keep, [batches[k] for k in own], [ids[k] for k in own], 1, all_=all_) for own in of]
     a, b, c = (parts[i] for i in data.draw(st.permutations(range(3))))
     if data.draw(st.booleans()):
         a.add_state(b.state())
@@ -218,8 +210,7 @@ def test_some_rows_of_a_sweep_are_measured_as_if_they_were_alone(sampled: bool) 
     assert found.keys() == wanted.keys()
     for name, one in wanted.items():
         assert torch.equal(found[name], one) if isinstance(one, torch.Tensor) else found[name] == one, name
-    assert found["positions"] == 3 * POSITIONS
-    assert (found["squares"] is not None) == sampled
+    assert (found["positions"], found["squares"] is not None) == (3 * POSITIONS, sampled)
 
 
 def test_an_expert_that_nothing_is_routed_to_has_zeros_and_no_prefixes() -> None:
@@ -229,25 +220,11 @@ def test_an_expert_that_nothing_is_routed_to_has_zeros_and_no_prefixes() -> None
     activity.add([swept], [observer.histogram(1, negative=True, device=block.device)], expert=1)
     columns = {name: column.tolist() for name, column in activity.columns().items()}
     histogram = np.array(columns.pop("histogram"))
-    assert columns == {
-        "memory": [0, 1, 2],
-        "prefixes": [0, 0, 2],
-        "positive": [0, 0, 1],
-        "mean": [0, 0, 1],
-        "min": [0, 0, -2],
-        "max": [0, 0, 4],
-        "sampled": [0, 0, 2],
-        "std": [0, 0, 3],
-    }
+    third = {"prefixes": 2, "positive": 1, "mean": 1, "min": -2, "max": 4, "sampled": 2, "std": 3}
+    assert columns == {"memory": [0, 1, 2], **{name: [0, 0, number] for name, number in third.items()}}
     begins = [-np.inf, *(-(2.0**k) for k in range(6, -11, -1)), 0.0, *(2.0**k for k in range(-10, 7))]
     assert np.argwhere(histogram).tolist() == [[2, begins.index(-2.0)], [2, begins.index(4.0)]]
     assert histogram.sum() == 2
-
-
-def test_the_mean_of_one_position_is_its_coefficient() -> None:
-    activity = Activity(1)
-    add(activity, torch.tensor([[[3.0]]]))
-    assert activity.mean().tolist() == [3]
 
 
 def test_what_cannot_go_below_zero_has_no_lows_and_its_least_is_no_negative_zero() -> None:
@@ -269,15 +246,8 @@ def test_bfloat16_counts_more_positions_than_bfloat16_can_write() -> None:
 
 
 def test_prefix_groups_are_the_first_rank_with_the_same_prefix() -> None:
-    rows = pl.DataFrame(
-        {
-            "memory": [0, 0, 0, 0, 0, 1],
-            "sign": [1, 1, 1, 1, -1, 1],
-            "rank": [0, 1, 2, 3, 0, 0],
-            "prefix": [9, 4, 9, 4, 9, 9],
-            "position": [2, 1, 2, 0, 2, 2],
-        }
-    )
+    columns = {"memory": [0, 0, 0, 0, 0, 1], "sign": [1, 1, 1, 1, -1, 1], "rank": [0, 1, 2, 3, 0, 0]}
+    rows = pl.DataFrame(columns | {"prefix": [9, 4, 9, 4, 9, 9], "position": [2, 1, 2, 0, 2, 2]})
     # Rank 3 has the hash of rank 1 but another length, so it is another prefix.
     assert rows.select(prefix_group())["prefix_group"].to_list() == [0, 1, 0, 3, 0, 0]
 
@@ -303,9 +273,8 @@ def test_survivors_of_experts_have_their_numbers_positions_and_weights() -> None
     """Two experts of three memories from memory 1 on: a row for a sentence in one expert, its places where it went."""
     triggers = Triggers(8, 2, weighted=True)
     block = torch.tensor([[[1.0, -1.0, 0.0], [2.0, 5.0, 0.0]], [[3.0, 0.0, -4.0], [1.0, 0.0, 6.0]]])
-    routed = RoutedBlock(
-        1, 2, torch.tensor([1, 0]), torch.tensor([[2, 5], [0, 3]]), torch.tensor([[0.5, 0.25], [1.0, 0.75]])
-    )
+    places, weights = torch.tensor([[2, 5], [0, 3]]), torch.tensor([[0.5, 0.25], [1.0, 0.75]])
+    routed = RoutedBlock(1, 2, torch.tensor([1, 0]), places, weights)
     sentences = torch.tensor([40, 30])
 
     def found(survivors: Survivors) -> set[tuple[float, ...]]:

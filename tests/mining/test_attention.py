@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 import torch
 
-from mining.conftest import byte_tokenizer, tiny_model
+from mining.conftest import END, ENDS, byte_tokenizer, tiny_model
 from mining.slow_attention import SlowAttention
 from mnemoscope.atlas import open_atlas
 from mnemoscope.errors import NotFinite
@@ -26,7 +26,6 @@ from models.conftest import build
 from models.expert_models import build_mixture
 from models.uncommon_models import build_uncommon
 
-END = "<|endoftext|>"
 OPTIONS: dict[str, Any] = {"split": "line", "triggers": 3, "removals": 0, "neighbours": 0, "prefixes": 8}
 KINDS = ("gpt2", "gpt_neox", "opt-350m", "gemma2", "bloom", "cohere", "granite", "mixtral", "olmo2", "falcon")
 
@@ -43,7 +42,7 @@ def near(found: float, expected: float, size: float) -> bool:
 @pytest.mark.fast(1, full=5)
 @pytest.mark.parametrize("name", KINDS)
 def test_every_row_is_the_slow_models(name: str, text: Path, tmp_path: Path) -> None:
-    hf, tokenizer = build_any(name), byte_tokenizer(bos_token=END, eos_token=END)
+    hf, tokenizer = build_any(name), byte_tokenizer(**ENDS)
     out = mine(load_model(hf, tokenizer=tokenizer), text, out=tmp_path / "atlas", **OPTIONS)
     slow = SlowAttention(hf, beginning=0)
     prefixes = pl.read_parquet(out / "prefixes.parquet")
@@ -94,7 +93,7 @@ def test_every_row_is_the_slow_models(name: str, text: Path, tmp_path: Path) -> 
 
 def is_top(slow: SlowAttention, token: int, stream: torch.Tensor) -> None:
     """A token is on top of a stream, or within rounding of it."""
-    scores = slow.lens(stream)
+    scores = slow.uncapped(stream)
     assert float(scores.max() - scores[token]) <= 1e-4 * max(1.0, float(scores.abs().max()))
 
 
@@ -170,13 +169,8 @@ def test_a_number_that_is_none_is_refused(text: Path, tmp_path: Path) -> None:
 
 def test_each_prefix_is_dealt_the_final_and_the_next_token_of_another(tmp_path: Path) -> None:
     """On tables written by hand."""
-    prefixes = {
-        "prefix": [0, 1, 2],
-        "sentence": [0, 1, 2],
-        "position": [2, 0, 1],
-        "final_top": [4, 11, 3],
-        "next_token": [30, 2, 8],
-    }
+    prefixes = {"prefix": [0, 1, 2], "sentence": [0, 1, 2], "position": [2, 0, 1]}
+    prefixes |= {"final_top": [4, 11, 3], "next_token": [30, 2, 8]}
     (tmp_path / "sentences").mkdir()
     sentences = {"sentence": [0, 1, 2], "tokens": [[5, 1, 9, 30], [7, 2, 200], [8, 8]]}
     pl.DataFrame(sentences).write_parquet(tmp_path / "sentences/part-000.parquet")

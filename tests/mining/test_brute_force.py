@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mining.agreement import assert_activity, assert_agrees, assert_triggers, assert_values
-from mining.conftest import byte_tokenizer, odd_text
+from mining.conftest import END, ENDS, byte_tokenizer, odd_text, tiny_model
 from mining.equal_atlases import assert_equal_atlases
 from mining.reference import Reference, documents_of, sentences_of
 from mnemoscope.atlas import open_atlas, verify
@@ -18,12 +18,11 @@ from mnemoscope.errors import ModelNotFound
 from mnemoscope.mining import mine
 from mnemoscope.mining.text import batch_loader
 from mnemoscope.models import load_model
+from mnemoscope.models.opening.huggingface import builtin_folder
 from models.conftest import CASES, ROWS, build
 from models.test_structure import Carousel, make
 from models.uncommon_models import UNCOMMON, build_seeing, build_uncommon
 from support.mined import mined_text
-
-END = "<|endoftext|>"
 
 
 def reference_of(hf: Any, tokenizer: Any, text: str, *, beginning: int | None, context: int = 64) -> Reference:
@@ -36,7 +35,7 @@ def mined(
     hf: Any, text: Path, *, special: dict[str, str] | None = None, context: int = 64, **options: Any
 ) -> tuple[Path, Reference]:
     """An atlas of the text's lines, and what it must say; with `<|endoftext|>` as the beginning token unless told."""
-    tokenizer = byte_tokenizer(**({"bos_token": END, "eos_token": END} if special is None else special))
+    tokenizer = byte_tokenizer(**(ENDS if special is None else special))
     model = load_model(hf, tokenizer=tokenizer)
     out = mine(model, text, out=text.parent / "atlas", **{"split": "line", "triggers": 7, **options})
     beginning = model.beginning.token
@@ -61,22 +60,19 @@ def test_every_uncommon_structure(name: str, text: Path) -> None:
 
 @pytest.mark.full
 def test_the_text_half_of_a_model_that_reads_pictures_is_the_text_model(text: Path, tmp_path: Path) -> None:
-    seeing, tokenizer = build_seeing("llava"), byte_tokenizer(bos_token=END, eos_token=END)
+    seeing, tokenizer = build_seeing("llava"), byte_tokenizer(**ENDS)
     alone = AutoModelForCausalLM.from_config(seeing.config.text_config).eval().requires_grad_(False)
     alone.model.load_state_dict(seeing.model.language_model.state_dict())
     alone.lm_head.load_state_dict(seeing.lm_head.state_dict())
     options = {"split": "line", "triggers": 7, "removals": 2, "prefixes": 20}
-    one, other = (
-        mine(load_model(hf, tokenizer=tokenizer), text, out=tmp_path / name, **options)
-        for name, hf in (("seeing", seeing), ("alone", alone))
-    )
-    assert_equal_atlases(one, other)
+    models = (load_model(hf, tokenizer=tokenizer) for hf in (seeing, alone))
+    assert_equal_atlases(*(mine(hf, text, out=tmp_path / str(n), **options) for n, hf in enumerate(models)))
 
 
 def test_a_block_that_stands_in_two_places_is_two_layers_without_being_its_own_neighbour(
     text: Path, tmp_path: Path
 ) -> None:
-    hf, tokenizer = make(Carousel), byte_tokenizer(bos_token=END, eos_token=END)
+    hf, tokenizer = make(Carousel), byte_tokenizer(**ENDS)
     options = {"split": "line", "triggers": 7, "removals": 2, "prefixes": 20, "neighbours": 3}
     out = mine(load_model(hf, tokenizer=tokenizer), text, out=tmp_path / "atlas", **options)
     values = hf.storeys[0].pour.weight.T.double().numpy()
@@ -123,8 +119,7 @@ def test_one_token_sentences_alone_without_a_beginning_token_have_no_prefixes(tm
     out = mine(model, tmp_path / "ones.txt", out=tmp_path / "atlas", split="line")
     assert pl.read_parquet(out / "triggers/layer-000.parquet").is_empty()
     activity = pl.read_parquet(out / "activity/layer-000.parquet")
-    assert set(activity["prefixes"]) == {0}
-    assert set(activity["max"]) == {0.0}
+    assert (set(activity["prefixes"]), set(activity["max"])) == ({0}, {0.0})
     assert pl.read_parquet(out / "values/layer-000.parquet")["target"].null_count() == 24
     assert verify(out) == []
 
@@ -136,7 +131,7 @@ def test_a_layer_of_one_memory_has_no_neighbours(text: Path) -> None:
 
 @pytest.mark.full
 def test_as_many_neighbours_as_asked(text: Path, tmp_path: Path) -> None:
-    model = load_model(build("gpt2-relu"), tokenizer=byte_tokenizer(bos_token=END))
+    model = tiny_model()
     options = {"split": "line", "triggers": 5, "prefixes": 10, "removals": 0}
     ten = mine(model, text, out=tmp_path / "ten", **options)
     for most in (0, 3):
@@ -249,10 +244,6 @@ def test_the_built_in_model(tmp_path: Path) -> None:
         model = load_model("builtin:pydocs")
     except ModelNotFound:
         pytest.skip("the built-in model's weights are not in this checkout yet")
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    from mnemoscope.models.opening.huggingface import builtin_folder
-
     place = builtin_folder("pydocs")
     hf = AutoModelForCausalLM.from_pretrained(place, dtype="float32").eval()
     tokenizer = AutoTokenizer.from_pretrained(place)
@@ -260,9 +251,8 @@ def test_the_built_in_model(tmp_path: Path) -> None:
     long = " ".join(lines * 2)
     raw = "\n".join([*lines, "", "a", "the", *lines[:9], long, long]) + "\n"
     out = mined_text(model, tmp_path, raw, triggers=10)
-    reference = reference_of(
-        hf, tokenizer, raw, beginning=model.beginning.token, context=hf.config.max_position_embeddings
-    )
+    context = hf.config.max_position_embeddings
+    reference = reference_of(hf, tokenizer, raw, beginning=model.beginning.token, context=context)
     assert any(len(s.tokens) == model.longest for s in reference.sentences)
     signs = (1, -1) if reference.negative() else (1,)
     for layer in range(reference.layers):

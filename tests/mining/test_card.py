@@ -204,7 +204,7 @@ def test_a_run_that_is_stopped_goes_on_to_the_same_bytes(tmp_path: Path, monkeyp
 def test_a_number_that_is_not_finite_is_found(tmp_path: Path) -> None:
     model = tiny_model("gpt2")
     spoil(model)
-    with pytest.raises(NotFinite, match="layer 1 has NaN or infinite coefficients on sentence"):
+    with pytest.raises(NotFinite, match=r"layer 1 .* sentence"):
         mined_text(model, tmp_path, FEW_LINES, triggers=5, batch_tokens=60)
 
 
@@ -218,9 +218,7 @@ def test_nothing_is_looked_at(kernels: card.CardKernels) -> None:
     assert found.magnitude.any()
 
 
-def test_kernels_that_do_something_else_are_not_taken(
-    kernels: card.CardKernels, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kernels_that_do_something_else_are_not_taken(kernels: card.CardKernels, monkeypatch: Any) -> None:
     assert card.agrees_with_pytorch(kernels, CPU)
     from mnemoscope.kernels import cards as real
 

@@ -13,16 +13,12 @@ def test_following_the_circle_leads_through_all_and_back(count: int) -> None:
     for _ in range(count):
         visited.append(place)
         place = int(found[place])
-    assert sorted(visited) == list(range(count))
-    assert place == 0
+    assert (sorted(visited), place) == (list(range(count)), 0)
 
 
 def test_every_seed_has_a_circle_of_its_own() -> None:
     first, again, other = (next_in_circle(50, 4, last) for last in (13, 13, 14))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
-
-
-def test_one_row_alone_is_dealt_nothing() -> None:
     assert deal(np.array([-1, 7, -1]), 4).tolist() == [-1, -1, -1]
     assert deal(np.array([[-1, -1], [7, 8], [3, 4]]), 4).tolist() == [[-1, -1], [3, 4], [7, 8]]

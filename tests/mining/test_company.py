@@ -70,17 +70,9 @@ def mined(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     """A network, it as a model, and its atlas, of rows on both sides of the boundary, at it and one behind it."""
     folder, network = tmp_path_factory.mktemp("company"), request.param()
     model = read_with(network)
-    out = mine(
-        model,
-        write_text(folder, 4, 13, 14, 15, 16, 17),
-        out=folder / "atlas",
-        split="line",
-        triggers=6,
-        validation=write_text(folder, 12, 15, 16, 17, 22, seed=8),
-        prefixes=30,
-        removals="all",
-        neighbours=0,
-    )
+    options: dict[str, Any] = {"split": "line", "triggers": 6, "prefixes": 30, "removals": "all", "neighbours": 0}
+    options["validation"] = write_text(folder, 12, 15, 16, 17, 22, seed=8)
+    out = mine(model, write_text(folder, 4, 13, 14, 15, 16, 17), out=folder / "atlas", **options)
     return network, model, out
 
 
@@ -103,29 +95,25 @@ def test_triggers_are_those_of_the_sentence_read_alone(mined: tuple[Network, Any
 def test_removals_are_those_of_the_prefix_without_the_token_read_alone(mined: tuple[Network, Any, Path]) -> None:
     network, _, out = mined
     tokens, known, changed = tokens_of(out), dict[tuple[int, ...], list[torch.Tensor]](), 0
-    triggers = pl.concat(
-        [
-            pl.read_parquet(out / f"triggers/layer-{layer:03d}.parquet")
-            .filter(pl.col("sign") == 1)
-            .select(pl.lit(layer).cast(pl.Int16).alias("layer"), "memory", "sentence", trigger_rank="rank")
-            for layer in range(2)
-        ]
-    )
-    keys = [pl.col(name).cast(pl.Int64) for name in ("layer", "memory", "trigger_rank")]
-    rows = (
-        pl.read_parquet(out / "removals.parquet")
-        .with_columns(keys)
-        .join(triggers.with_columns(keys), on=["layer", "memory", "trigger_rank"])
-    )
+    places = {
+        (layer, memory, rank): sentence
+        for layer in range(2)
+        for memory, rank, sentence in pl.read_parquet(out / f"triggers/layer-{layer:03d}.parquet")
+        .filter(pl.col("sign") == 1)
+        .select("memory", "rank", "sentence")
+        .iter_rows()
+    }
+    rows = pl.read_parquet(out / "removals.parquet")
     assert rows.height > 1000
     for row in rows.iter_rows(named=True):
-        whole = tokens[row["sentence"]][: row["position"] + 1]
+        sentence = tokens[places[row["layer"], row["memory"], row["trigger_rank"]]]
+        whole = sentence[: row["position"] + 1]
         left = (*whole[: row["removed_position"]], *whole[row["removed_position"] + 1 :])
         if left not in known:
             known[left] = alone(network, list(left))[0]
         at = row["layer"], row["position"] - 1, row["memory"]
         assert near(row["removed_coefficient"], float(known[left][at[0]][at[1], at[2]])), row
-        changed += len(tokens[row["sentence"]]) + 1 > BOUNDARY >= len(left) + 1
+        changed += len(sentence) + 1 > BOUNDARY >= len(left) + 1
     assert changed > 50, "rows that come to lie on the other side"
 
 
@@ -192,9 +180,7 @@ def test_likelihoods_of_texts_are_those_of_each_alone(mined: tuple[Network, Any,
         assert found.log_probability[1:].tolist() == pytest.approx(expected.tolist(), rel=1e-4, abs=1e-4)
 
 
-def test_attention_that_is_another_function_loses_its_weights_and_no_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_attention_that_is_another_function_loses_its_weights_and_no_run(tmp_path: Path, capsys: Any) -> None:
     for name, network in (("alibi", loud(build("falcon-rw"))), ("refusing", refusing())):
         text = write_text(tmp_path, 3, 5, 9)
         out = mine(read_with(network), text, out=tmp_path / name, split="line", removals=0, neighbours=0, triggers=3)

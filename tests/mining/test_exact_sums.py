@@ -16,9 +16,8 @@ from mnemoscope.mining.text.triggers import Survivors, Triggers
 
 LEAST, MOST = 2.0**-298, 2.0**320
 """Sizes of float32 numbers' squares, and of many of the largest ones added up."""
-NUMBERS = st.one_of(
-    st.just(0.0), st.floats(LEAST, MOST), st.floats(-MOST, -LEAST), st.floats(-4, 4, width=32).filter(lambda x: x != 0)
-)
+SMALL = st.floats(-4, 4, width=32).filter(bool)
+NUMBERS = st.one_of(st.just(0.0), st.floats(LEAST, MOST), st.floats(-MOST, -LEAST), SMALL)
 
 
 def added(numbers: list[float]) -> torch.Tensor:

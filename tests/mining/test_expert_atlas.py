@@ -8,25 +8,16 @@ import pytest
 import torch
 
 import mnemoscope as ms
-from mining.conftest import byte_tokenizer, odd_text, tables_of
+from mining.conftest import END, ENDS, byte_tokenizer, odd_text, tables_of
 from mining.equal_atlases import assert_equal_atlases
 from mining.expert_reference import ExpertReference, SlowMixture, assert_mixture, flattened
 from mining.reference import documents_of, sentences_of
-from mining.reference_passes import (
-    check_predictions,
-    check_removals,
-    check_values_at_work,
-    distinct,
-    given,
-)
+from mining.reference_passes import check_predictions, check_removals, check_values_at_work, distinct, given
 from mnemoscope.atlas import open_atlas, verify
-from mnemoscope.errors import MemoryIdError
 from mnemoscope.mining import mine
 from mnemoscope.models import load_model
 from models.expert_models import MIXTURES, build_mixture
 from support.mined import mined_text
-
-END = "<|endoftext|>"
 
 
 def reference_of(hf: Any, name: str, tokenizer: Any, text: str, *, beginning: int | None) -> ExpertReference:
@@ -38,7 +29,7 @@ def reference_of(hf: Any, name: str, tokenizer: Any, text: str, *, beginning: in
 @pytest.mark.fast(0, full=6)
 @pytest.mark.parametrize("name", list(MIXTURES))
 def test_every_mixture(name: str, text: Path, tmp_path: Path) -> None:
-    hf, tokenizer = build_mixture(name), byte_tokenizer(bos_token=END, eos_token=END)
+    hf, tokenizer = build_mixture(name), byte_tokenizer(**ENDS)
     out = mine(load_model(hf, tokenizer=tokenizer), text, out=tmp_path / "atlas", split="line", triggers=7, removals=2)
     reference = reference_of(hf, name, tokenizer, text.read_text(), beginning=0)
     assert_mixture(out, reference, tmp_path / "flat", keep=7, vocabulary=280)
@@ -58,8 +49,7 @@ def test_an_atlas_of_experts_is_read_by_name(text: Path, tmp_path: Path) -> None
     model = load_model(build_mixture("deepseek_v2"), tokenizer=byte_tokenizer(bos_token=END))
     out = mine(model, text, out=tmp_path / "atlas", split="line", triggers=7, removals=2, prefixes=20)
     atlas = open_atlas(out)
-    assert atlas.manifest["model"]["experts"] == 4
-    assert atlas.manifest["model"]["shared_experts"] == 1
+    assert (atlas.manifest["model"]["experts"], atlas.manifest["model"]["shared_experts"]) == (4, 1)
     for name, expert in (("L0.M3", None), ("L1.E2.M5", 2), ("L1.S0.M7", 4)):
         memory = atlas[name]
         assert str(memory.id) == name
@@ -71,9 +61,6 @@ def test_an_atlas_of_experts_is_read_by_name(text: Path, tmp_path: Path) -> None
         best = memory.triggers().row(0, named=True)
         trace = ms.trace(model, atlas.vocabulary.text(atlas.prefixes([(best["sentence"], best["position"])])[0]))
         assert trace.positions
-    for wrong in ("L0.E0.M3", "L1.M3", "L1.E4.M0", "L1.E0.M24", "L1.S1.M0", "L2.M0"):
-        with pytest.raises(MemoryIdError, match="is not in"):
-            atlas[wrong]
 
 
 class Widths:
@@ -132,19 +119,10 @@ OTHERS = [name for name in MIXTURES if name not in (*USUAL, "qwen3_next")]
 @pytest.mark.parametrize("name", [*USUAL, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 def test_predictions_values_at_work_and_removals(name: str, tmp_path: Path) -> None:
     """As for dense models (test_passes.py), by the loop; `routed_memories` by hand."""
-    hf, tokenizer = build_mixture(name), byte_tokenizer(bos_token=END, eos_token=END)
+    hf, tokenizer = build_mixture(name), byte_tokenizer(**ENDS)
     raw, other = odd_text(40), odd_text(30, seed=1)
-    out = mined_text(
-        load_model(hf, tokenizer=tokenizer),
-        tmp_path,
-        raw,
-        other=other,
-        triggers=6,
-        removals=4,
-        prefixes=24,
-        seed=3,
-        batch_tokens=300,
-    )
+    options = {"triggers": 6, "removals": 4, "prefixes": 24, "seed": 3, "batch_tokens": 300}
+    out = mined_text(load_model(hf, tokenizer=tokenizer), tmp_path, raw, other=other, **options)
     slow, mined = SlowMixture(hf, name, beginning=0), distinct(raw, tokenizer, 0)
     flat = flattened(out, slow.hand, tmp_path / "flat")
     table = pl.read_parquet(flat / "predictions.parquet")

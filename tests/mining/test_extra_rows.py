@@ -9,14 +9,13 @@ import torch
 from tokenizers import AddedToken
 
 import mnemoscope as ms
-from mining.conftest import byte_tokenizer, odd_text, tables_of
+from mining.conftest import ENDS, byte_tokenizer, load_bytes, odd_text, tables_of, tiny_model
 from mnemoscope.errors import ModelDamaged, ModelUnsupported, PromptError
 from mnemoscope.mining import mine
 from mnemoscope.models import load_model
 from models.conftest import ROWS, build
 
 OPTIONS: dict[str, Any] = {"removals": 4, "prefixes": 20, "neighbours": 3, "batch_tokens": 256, "split": "line"}
-ENDS = {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"}
 
 
 def with_more_tokens() -> Any:
@@ -33,14 +32,12 @@ def with_more_tokens() -> Any:
 @pytest.mark.full
 def test_tokens_beyond_the_head_change_nothing_where_they_do_not_occur(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(odd_text() + "a <pad> is plain text\n")
-    plain = load_model(build("gpt2-relu"), tokenizer=byte_tokenizer(**ENDS))
+    plain = tiny_model()
     more = load_model(build("gpt2-relu"), tokenizer=with_more_tokens())
     assert more.sizes == plain.sizes
     assert (more.beginning, more.ends) == (plain.beginning, plain.ends)
-    one, other = (
-        mine(model, tmp_path / "a.txt", out=tmp_path / name, **OPTIONS)
-        for model, name in ((plain, "plain"), (more, "more"))
-    )
+    one = mine(plain, tmp_path / "a.txt", out=tmp_path / "plain", **OPTIONS)
+    other = mine(more, tmp_path / "a.txt", out=tmp_path / "more", **OPTIONS)
     for name in tables_of(one):
         a, b = pl.read_parquet(one / name), pl.read_parquet(other / name)
         differs = [column for column in a.columns if not a[column].equals(b[column])]
@@ -69,6 +66,6 @@ def test_a_head_with_more_rows_than_embeddings_is_refused_and_one_with_fewer_is_
     hf = build("llama")
     hf.lm_head = torch.nn.Linear(16, ROWS + 8, bias=False)
     with pytest.raises(ModelUnsupported, match=r"cannot be run: index out of range"):
-        load_model(hf, tokenizer=byte_tokenizer(**ENDS))
+        load_bytes(hf)
     hf.lm_head = torch.nn.Linear(16, ROWS - 5, bias=False)
-    assert load_model(hf, tokenizer=byte_tokenizer(**ENDS)).sizes.vocabulary == ROWS - 5
+    assert load_bytes(hf).sizes.vocabulary == ROWS - 5

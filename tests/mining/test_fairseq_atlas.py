@@ -1,7 +1,6 @@
 """Atlases of fairseq checkpoints: brute force == mined under a two-level head, and every verb that reads a MODEL."""
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,11 +8,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-import torch
 
 from mining.agreement import assert_agrees
-from mining.conftest import odd_text, tables_of
+from mining.conftest import tables_of
 from mining.reference import Reference, Sentence, documents_of, sentences_of
+from mining.slow_fairseq import split_words
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.cli import main
 from mnemoscope.foundation.budget import Budget
@@ -24,13 +23,6 @@ from models.checkpoints import CONTEXT, END, KINDS, LAYERS, ROWS, UNKNOWN, WORDS
 from support.mined import mined_text
 
 Capture = pytest.CaptureFixture[str]
-IDS = {word: id for id, word in enumerate(WORDS, 4) if not word.startswith("madeup")}
-
-
-def split_words(text: str, **_: object) -> dict[str, Any]:
-    """Ids and spans of a text's words, in the form of a transformers tokenizer."""
-    found = list(re.finditer(r"\S+", text))
-    return {"input_ids": [IDS.get(one[0], UNKNOWN) for one in found], "offset_mapping": [one.span() for one in found]}
 
 
 class WrittenReference(Reference):
@@ -43,9 +35,6 @@ class WrittenReference(Reference):
         for number in self.mined:
             for layer, own in enumerate(slow.hidden([END, *sentences[number].tokens])[1]):
                 self.coefficients[layer][number] = own[1:].numpy()
-
-    def values(self, layer: int) -> np.ndarray:
-        return self.slow.values(layer).numpy()
 
     def scores(self, layer: int) -> np.ndarray:
         return self.slow.gain(layer, self.slow.values(layer)).numpy()
@@ -107,9 +96,8 @@ def test_bottom_tokens_are_those_of_the_negated_value(tmp_path: Path, text: Path
 
 def test_triggers_read_as_text(tmp_path: Path) -> None:
     name, _ = checkpoint(tmp_path / "model", KINDS["tied"])
-    atlas = open_atlas(
-        mined_text(name, tmp_path, "\n".join(f"the {word} sat , on <unk> @-@ 東京 ." for word in WORDS[:14]))
-    )
+    text = "\n".join(f"the {word} sat , on <unk> @-@ 東京 ." for word in WORDS[:14])
+    atlas = open_atlas(mined_text(name, tmp_path, text))
     rows = pl.concat([atlas[f"L0.M{memory}"].triggers() for memory in range(24)])
     assert rows.height > 20
     for row in rows.iter_rows(named=True):
@@ -118,23 +106,9 @@ def test_triggers_read_as_text(tmp_path: Path) -> None:
         assert row["trigger_text"] == f" {words[-1]}"
 
 
-@pytest.fixture
-def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cost_estimate, "TIMED_SECONDS", 0.02)
-
-
-def test_the_estimate_takes_such_a_model(tmp_path: Path, briefly: None) -> None:
-    model = load_model(checkpoint(tmp_path / "model", KINDS["tied"])[0])
-    path = tmp_path / "text.txt"
-    path.write_text(odd_text(200))
-    cost = cost_estimate.estimate(model, path, split="line")
-    assert cost.exact
-    assert min(cost.seconds.values()) > 0
-    assert cost_estimate.describe(model)["head"] == "adaptive softmax"
-
-
 @pytest.mark.full
-def test_every_verb_that_takes_a_model(tmp_path: Path, capsys: Capture, text: Path, briefly: None) -> None:
+def test_every_verb_that_takes_a_model(tmp_path: Path, capsys: Capture, text: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(cost_estimate, "TIMED_SECONDS", 0.02)
     name, _ = checkpoint(tmp_path / "model", KINDS["tied"])
     (tmp_path / "model" / "dict.txt").rename(tmp_path / "words.txt")
     words, out = ["--dict", str(tmp_path / "words.txt")], str(tmp_path / "atlas")
@@ -154,45 +128,3 @@ def test_every_verb_that_takes_a_model(tmp_path: Path, capsys: Capture, text: Pa
     assert main(["merge", str(tmp_path / "merged"), *parts, *words]) == 0
     assert main(["verify", str(tmp_path / "merged")]) == 0
     assert tables_of(tmp_path / "merged") == tables_of(Path(out))
-
-
-def test_inspect_prints_a_document_that_names_the_dictionary(tmp_path: Path, capsys: Capture) -> None:
-    name, _ = checkpoint(tmp_path / "model", KINDS["tied"])
-    words = str((tmp_path / "model" / "dict.txt").rename(tmp_path / "words.txt"))
-    assert main(["inspect", name, "--dict", words, "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert (document["family"], document["cost"]) == ("fairseq", None)
-    assert document["made_by"]["options"]["dictionary"] == words
-
-
-def test_refusals_are_one_line_and_exit_2(tmp_path: Path, capsys: Capture, text: Path) -> None:
-    name, _ = checkpoint(tmp_path / "model", KINDS["tied"])
-    (tmp_path / "empty.pt").touch()
-    (tmp_path / "junk.pt").write_bytes(b"junk")
-    (tmp_path / "short.txt").write_text("the 1\n")
-    torch.save({"args": abs, "model": {}}, tmp_path / "call.pt")
-    commands = [
-        ([name, "--dict", str(tmp_path / "none.txt")], "no dictionary '"),
-        ([name, "--dict", str(tmp_path / "short.txt")], "has 5 words (its 4 special ones counted)"),
-        ([name, "--dict", str(tmp_path / "model" / "model.pt")], "is not UTF-8 text"),
-        ([name, "--dict", str(tmp_path)], "no dictionary '"),
-        ([f"fairseq:{tmp_path / 'none.pt'}"], "no checkpoint file '"),
-        ([f"fairseq:{tmp_path}"], "is a folder; give the checkpoint file in it"),
-        ([f"fairseq:{tmp_path / 'empty.pt'}"], "is empty; take an undamaged copy"),
-        ([f"fairseq:{tmp_path / 'junk.pt'}"], "is not a whole checkpoint of PyTorch"),
-        ([f"fairseq:{tmp_path / 'call.pt'}"], "holds 'abs', which is neither options nor weights"),
-        (["fairseq:"], "the checkpoint's name is empty"),
-        (["handmade:planted", "--dict", "x"], "goes with fairseq:PATH.pt only"),
-    ]
-    for arguments, says in commands:
-        for verb in (["inspect"], ["mine"]):
-            model, *options = arguments
-            rest = [str(text), "--out", str(tmp_path / "atlas")] if verb == ["mine"] else []
-            assert main([*verb, model, *rest, *options]) == 2
-            captured = capsys.readouterr()
-            assert captured.out == ""
-            last = captured.err.strip().split("\n")[-1]
-            assert last.startswith("mnemoscope: ")
-            assert says in last
-            assert "Traceback" not in captured.err
-    assert not (tmp_path / "atlas").exists()

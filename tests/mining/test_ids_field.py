@@ -4,6 +4,7 @@ The reference is the atlas of the text. Only what is shown of a sentence may dif
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,12 @@ import pytest
 from transformers import ByT5Tokenizer
 
 import mnemoscope as ms
-from mining.conftest import byte_tokenizer, odd_text, tables_of
+from mining.conftest import byte_tokenizer, odd_text
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.atlas.tables import rebuild_command
 from mnemoscope.cli import main
-from mnemoscope.errors import CorpusEmpty, CorpusUnreadable, OptionError, PlanDiffers, PromptError
-from mnemoscope.mining import merge, mine
-from mnemoscope.mining.cost_estimate import estimate
+from mnemoscope.errors import CorpusEmpty, CorpusUnreadable, PlanDiffers, PromptError
+from mnemoscope.mining import mine, run
 from mnemoscope.models import load_model
 from models.conftest import build
 from web.served import client
@@ -58,9 +58,7 @@ def write(path: Path, rows: list[Any], field: str = "ids") -> Path:
 
 
 @pytest.fixture(scope="module")
-def atlases(
-    models: tuple[Path, Path], texts: tuple[list[str], Rows], tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Path]:
+def atlases(models: tuple[Path, Path], texts: tuple[list[str], Rows], tmp_path_factory: Any) -> dict[str, Path]:
     """One corpus mined as text, as ids with the tokenizer, and as ids by the model without one."""
     place = tmp_path_factory.mktemp("atlases")
     (place / "a.txt").write_text("\n".join(texts[0]) + "\n")
@@ -98,7 +96,7 @@ def test_ids_give_the_numbers_of_their_text(atlases: dict[str, Path]) -> None:
     assert differing(atlases["text"], atlases["ids"]) == {("sentences", "text")}
     without = differing(atlases["text"], atlases["bare"])
     assert {each for each in without if each[0].removesuffix(".parquet") not in OF_TEXT} == {
-        *(("sentences", "text"), ("vocabulary.parquet", "text"), ("vocabulary.parquet", "bytes")),
+        *(("sentences", "text"), ("vocabulary.parquet", "text"), ("vocabulary.parquet", "bytes"))
     }
     assert open_atlas(atlases["text"]).sentences([0]).height == 1  # there is something to compare
     assert sum(table.height for table in map(pl.read_parquet, atlases["text"].glob("triggers/*"))) > 500
@@ -192,19 +190,6 @@ def strip_texts(value: Any) -> Any:
     return [strip_texts(one) for one in value] if isinstance(value, list) else value
 
 
-@pytest.mark.full
-def test_parts_of_ids_are_merged_with_the_plan_s_model(atlases: dict[str, Path], models: Any, tmp_path: Path) -> None:
-    corpus = atlases["bare"].parent / "a.parquet"
-    parts = [
-        mine(str(models[1]), corpus, out=tmp_path / f"p{n}", validation=corpus, ids_field="ids", part=(n, 2), **OPTIONS)
-        for n in (1, 2)
-    ]
-    merged = merge(tmp_path / "all", parts)
-    made = tables_of(merged)
-    assert made == {name: content for name, content in tables_of(atlases["bare"]).items() if "analyses" not in name}
-    assert len(made) > 10
-
-
 def test_a_row_that_begins_with_the_beginning_token_does_not_have_it_twice(
     atlases: dict[str, Path], models: Any, texts: Any, tmp_path: Path
 ) -> None:
@@ -218,17 +203,8 @@ def test_a_row_that_begins_with_the_beginning_token_does_not_have_it_twice(
 def test_a_row_longer_than_the_context_is_cut_into_windows(models: Any, tmp_path: Path) -> None:
     row = [0, *(1 + 7 * number % 263 for number in range(150))]
     corpus = write(tmp_path / "a.jsonl", [row])
-    atlas = mine(
-        str(models[0]),
-        corpus,
-        out=tmp_path / "atlas",
-        ids_field="ids",
-        removals=0,
-        prefixes=0,
-        layers=[0],
-        neighbours=0,
-        keep_work=True,
-    )
+    options: dict[str, Any] = {"removals": 0, "prefixes": 0, "layers": [0], "neighbours": 0}
+    atlas = mine(str(models[0]), corpus, out=tmp_path / "atlas", ids_field="ids", **options)
     counts = open_atlas(atlas).manifest.corpus.counts
     assert (counts["documents"], counts["windows"], counts["tokens"]) == (1, 3, 150)
     stored = pl.read_parquet(atlas / "sentences" / "*.parquet").sort("sentence")
@@ -246,51 +222,30 @@ def test_empty_rows_are_documents_without_sentences(models: Any, tmp_path: Path)
         mine(str(models[1]), write(tmp_path / "b.jsonl", [[], [0]]), out=tmp_path / "none", **options)
 
 
-def test_a_bad_row_is_told_with_its_place(models: Any, tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text('{"ids": [1, 2]}\n{"ids": [1, 280]}\n')
-    with pytest.raises(CorpusUnreadable, match="line 2: field 'ids' holds token id 280 at place 1"):
-        mine(str(models[1]), tmp_path / "a.jsonl", out=tmp_path / "atlas", ids_field="ids")
-    assert not list(tmp_path.glob("atlas/*"))
-
-
 def test_columns_of_parquet_that_hold_no_ids(models: Any, tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pl.DataFrame({"ids": [[1, 2], [3, 999]], "text": ["a", "b"], "shares": [[0.5], [0.5]]}).write_parquet(path)
-
-    def message(**options: Any) -> str:
-        with pytest.raises(CorpusUnreadable) as caught:
+    for options, said in (
+        ({"ids_field": "ids"}, "row 2: field 'ids' holds token id 999 at place 1"),
+        ({"ids_field": "words"}, "'words' (it has 'ids', 'text', 'shares'); use ids_field"),
+        ({"ids_field": "text"}, "'text' holds large_string"),
+        ({"ids_field": "shares"}, "holds large_list<element: double>"),
+        ({"text_field": "ids"}, "token ids are read with ids_field"),
+    ):
+        with pytest.raises(CorpusUnreadable, match=re.escape(said)):
             mine(str(models[0]), path, out=tmp_path / "atlas", **options)
-        return str(caught.value)
-
-    assert "row 2: field 'ids' holds token id 999 at place 1, beyond the 280 rows" in message(ids_field="ids")
-    assert "has no column 'words' (it has 'ids', 'text', 'shares'); use ids_field" in message(ids_field="words")
-    assert "column 'text' holds large_string, not lists of token ids" in message(ids_field="text")
-    assert "holds large_list<element: double>, not lists of token ids" in message(ids_field="shares")
-    assert message(text_field="ids").endswith("not text; token ids are read with ids_field")
 
 
-def test_ids_do_not_go_with_a_text(models: Any, tmp_path: Path, text: Path) -> None:
-    out = tmp_path / "atlas"
-    with pytest.raises(OptionError, match=r"text\.txt is plain text"):
-        mine(str(models[0]), text, out=out, ids_field="ids")
-    with pytest.raises(OptionError, match=r"builtin:pydocs is plain text"):
-        mine(str(models[0]), "builtin:pydocs", out=out, ids_field="ids")
-    with pytest.raises(OptionError, match="text_field='body' and ids_field='ids': a row is read as one of the two"):
-        mine(str(models[0]), "a.jsonl", out=out, text_field="body", ids_field="ids")
-    with pytest.raises(CorpusUnreadable, match=r"documents from 0 on cannot be tokenised: 'a' is not a token id"):
-        mine(str(models[1]), text, out=out, tokenizer="ids", split="line")
-    assert not out.exists() or not any(out.iterdir())
-    # Lines of ids are a text for a model that reads ids.
+def test_lines_of_ids_are_a_text_for_a_model_that_reads_ids(models: Any, tmp_path: Path) -> None:
     (tmp_path / "ids.txt").write_text("5 6 7\n8 9\n")
-    options = {"removals": 0, "prefixes": 0, "neighbours": 0}
-    made = mine(str(models[1]), tmp_path / "ids.txt", out=out, tokenizer="ids", split="line", **options)
+    options = {"removals": 0, "prefixes": 0, "neighbours": 0, "tokenizer": "ids", "split": "line"}
+    made = mine(str(models[1]), tmp_path / "ids.txt", out=tmp_path / "atlas", **options)
     assert pl.read_parquet(made / "sentences" / "*.parquet")["tokens"].to_list() == [[5, 6, 7], [8, 9]]
 
 
 def test_another_field_is_another_plan(models: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"ids": [1, 2], "more": [3]}\n{"ids": [1, 5], "more": [3]}\n')
-    from mnemoscope.mining import run
 
     def stop(*_: Any, **__: Any) -> None:
         raise RuntimeError("stopped")
@@ -303,25 +258,3 @@ def test_another_field_is_another_plan(models: Any, tmp_path: Path, monkeypatch:
         mine(str(models[1]), path, out=tmp_path / "atlas", ids_field="more")
     atlas = open_atlas(mine(str(models[1]), path, out=tmp_path / "atlas", ids_field="ids"))
     assert atlas.manifest.corpus.counts["tokens"] == 4
-
-
-def test_the_cost_of_ids_is_estimated(atlases: dict[str, Path], models: Any, texts: Any) -> None:
-    model = load_model(str(models[1]), tokenizer="ids")
-    cost = estimate(model, atlases["bare"].parent / "a.parquet", ids_field="ids")
-    assert cost.exact
-    assert 0 < cost.mined_tokens <= sum(map(len, texts[1]))
-
-
-@pytest.mark.full
-def test_the_commands_take_a_folder_without_tokenizer(
-    atlases: dict[str, Path], models: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    corpus, bare = str(atlases["bare"].parent / "a.parquet"), str(models[1])
-    assert main(["inspect", bare, "--corpus", corpus, "--ids-field", "ids"]) == 0
-    assert main(["inspect", bare]) == 2
-    assert "or mine token ids (--ids-field, or --tokenizer ids)" in capsys.readouterr().err
-    few = ["--removals", "0", "--prefixes", "0", "--neighbours", "0"]
-    assert main(["mine", bare, corpus, "--out", str(tmp_path / "atlas"), "--ids-field", "ids", *few]) == 0
-    assert main(["trace", bare, "259 221 262", "--tokenizer", "ids"]) == 0
-    assert "\u00b7262" in capsys.readouterr().out
-    assert main(["trace", bare, "the cat", "--tokenizer", "ids"]) == 2

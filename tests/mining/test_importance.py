@@ -2,6 +2,7 @@
 
 import copy
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,24 +12,23 @@ import pytest
 import torch
 
 import mnemoscope as ms
-from mining.conftest import assert_goes_on, byte_tokenizer, odd_text
+from mining.conftest import assert_goes_on, load_bytes, odd_text
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.errors import ModelUnsupported
 from mnemoscope.mining import mine
 from mnemoscope.mining.passes import importance
 from mnemoscope.mining.passes.importance import ImportancePass
-from mnemoscope.models import LanguageModel, load_model
+from mnemoscope.models import LanguageModel
 from models.conftest import build
 from models.expert_models import HandRead, blocks_of, build_mixture
 from support.mined import mined_text
 
-END = "<|endoftext|>"
 OPTIONS: dict[str, Any] = {"split": "line", "triggers": 3, "removals": 0, "neighbours": 0, "batch_tokens": 40}
 COLUMNS = ("direct", "attribution")
 
 
 def atlas_of(hf: Any, folder: Path) -> tuple[LanguageModel, Path]:
-    model = load_model(hf, tokenizer=byte_tokenizer(bos_token=END, eos_token=END))
+    model = load_bytes(hf)
     out = mined_text(model, folder, odd_text(120), **OPTIONS)
     ms.extend(out, model, ["importance"])
     return model, out
@@ -48,21 +48,18 @@ class OnePrefix:
         zeros = [torch.zeros(len(ids), hf.config.hidden_size, dtype=hf.dtype, requires_grad=True) for _ in blocks]
         seen: dict[int, Any] = {}
         hooks = [norm.register_forward_pre_hook(lambda _, inputs: seen.__setitem__(-1, inputs[0][0, -1].detach()))]
+
+        def add(layer: int, _: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
+            return output + zeros[layer].reshape(output.shape)
+
+        def keep(layer: int, _: Any, inputs: Any) -> None:
+            seen[layer] = inputs[0].reshape(len(ids), -1)[-1].detach()
+
         for layer, block in enumerate(blocks):
-            hooks.append(
-                block.mlp.register_forward_hook(
-                    lambda _, inputs, output, layer=layer: output + zeros[layer].reshape(output.shape)
-                )
-            )
+            hooks.append(block.mlp.register_forward_hook(partial(add, layer)))
             if name != "mixtral":
                 down = block.mlp.c_proj if name == "gpt2" else block.mlp.down_proj
-                hooks.append(
-                    down.register_forward_pre_hook(
-                        lambda _, inputs, layer=layer: seen.__setitem__(
-                            layer, inputs[0].reshape(len(ids), -1)[-1].detach()
-                        )
-                    )
-                )
+                hooks.append(down.register_forward_pre_hook(partial(keep, layer)))
         logits = hf(input_ids=torch.tensor([ids])).logits[0, -1]
         self.target, self.against = logits.topk(2)[1].tolist()
         gradients = torch.autograd.grad(logits[self.target] - logits[self.against], zeros)
@@ -127,17 +124,13 @@ def files(out: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.full
-def test_stopped_and_gone_on_with_gives_the_same_bytes(
-    made: tuple[LanguageModel, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stopped_and_gone_on_with_gives_the_same_bytes(made: tuple[LanguageModel, Path], monkeypatch: Any) -> None:
     model, out = made
     assert_goes_on(monkeypatch, out, model, "importance", ImportancePass, step="read")
 
 
 @pytest.mark.full
-def test_a_batch_taken_in_halves_counts_each_prefix_once(
-    made: tuple[LanguageModel, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_taken_in_halves_counts_each_prefix_once(made: tuple[LanguageModel, Path], monkeypatch: Any) -> None:
     model, out = made
     before, asked = files(out), importance.coefficient_gradients
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from mining.conftest import byte_tokenizer, odd_text, tiny_model
+from mining.conftest import load_bytes, odd_text, tiny_model
 from mining.slow_model import SlowTransformer
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.cli import main
@@ -33,7 +33,7 @@ from mnemoscope.mining.passes.vectors.values import ValuePass
 from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.steps import RunContext
 from mnemoscope.mining.text.circle import next_in_circle
-from mnemoscope.models import LanguageModel, load_model
+from mnemoscope.models import LanguageModel
 from mnemoscope.models.readout.read_directions import read_directions
 from mnemoscope.questions import answer
 from mnemoscope.questions.beyond.lenses import estimate_values
@@ -42,7 +42,6 @@ from models.expert_models import HandRead, build_mixture
 from support.mined import mined_text
 from web.served import client
 
-END = "<|endoftext|>"
 DENSE = ("gpt2-relu", "llama", "gemma2")
 """Ungated, gated, sandwich."""
 
@@ -55,7 +54,7 @@ def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def mined(name: str, folder: Path) -> tuple[Any, LanguageModel, Path]:
     hf = build(name)
-    model = load_model(hf, tokenizer=byte_tokenizer(bos_token=END, eos_token=END))
+    model = load_bytes(hf)
     options: dict[str, Any] = {"split": "line", "triggers": 5, "prefixes": 8, "removals": 0, "batch_tokens": 128}
     return hf, model, mined_text(model, folder, odd_text(), **options).path
 
@@ -112,12 +111,7 @@ def test_readings_and_readouts_are_those_of_a_slow_model(name: str, tmp_path: Pa
                 lens = lenses.get(ruler)
                 weight = torch.eye(len(place.residual)).double() if lens is None else lens[layer].weight.double()
                 bias = 0.0 if lens is None else lens[layer].bias.double()
-                row = said.row(
-                    by_predicate=(pl.col("prefix") == prefix["prefix"])
-                    & (pl.col("layer") == layer)
-                    & (pl.col("lens") == ruler),
-                    named=True,
-                )
+                row = said.filter(prefix=prefix["prefix"], layer=layer, lens=ruler).row(0, named=True)
                 log_p = slow.lens(place.residual @ weight + bias).log_softmax(-1)
                 assert row["residual_loss"] == pytest.approx(-float(log_p[prefix["next_token"]]), abs=2e-3)
                 wanted = float(log_p[prefix["final_top"]].exp())
@@ -190,10 +184,8 @@ def test_keys_are_compared_with_words_led_to_their_layer(name: str, tmp_path: Pa
         centred, least = x - x.mean(0), (float("inf"), torch.zeros(0), torch.zeros(0))
         for penalty in PENALTIES:
             size = len(x) * penalty * centred.square().mean()
-            away = torch.linalg.lstsq(
-                torch.cat([centred, size.sqrt() * torch.eye(16)]),
-                torch.cat([y - y.mean(0) - centred, torch.zeros(16, 16)]),
-            ).solution
+            wanted = torch.cat([y - y.mean(0) - centred, torch.zeros(16, 16)])
+            away = torch.linalg.lstsq(torch.cat([centred, size.sqrt() * torch.eye(16)]), wanted).solution
             weight = torch.eye(16) + away
             bias = y.mean(0) - x.mean(0) @ weight
             error = float((other[:, :16] @ weight + bias - other[:, 16:]).square().sum(1).mean())
@@ -206,10 +198,8 @@ def test_keys_are_compared_with_words_led_to_their_layer(name: str, tmp_path: Pa
             assert plain[column].equals(roles[column])
         moved = embed @ found["weight"][layer].double() + found["bias"][layer].double()
         moved = moved - moved.mean(1, keepdim=True)
-        cosines = (
-            torch.nn.functional.normalize(read_directions(model, layer).double())
-            @ torch.nn.functional.normalize(moved).T
-        )
+        unit = torch.nn.functional.normalize
+        cosines = unit(read_directions(model, layer).double()) @ unit(moved).T
         for row, own in zip(ridge.to_dicts(), cosines, strict=True):
             assert min(own[row["key_top_tokens"]]) >= own.sort().values[-25] - 1e-6
             for kind in ("trigger", "control"):
@@ -225,7 +215,7 @@ def test_keys_are_compared_with_words_led_to_their_layer(name: str, tmp_path: Pa
 def test_values_and_keys_of_experts_are_read_as_those_of_layers(tmp_path: Path) -> None:
     """Every expert's matrices taken from the model by hand, expert by expert."""
     hf = build_mixture("mixtral")
-    model = load_model(hf, tokenizer=byte_tokenizer(bos_token=END, eos_token=END))
+    model = load_bytes(hf)
     out = mined_text(model, tmp_path, odd_text(), triggers=5, prefixes=8, removals=0)
     fit_lenses(out, model)
     assert verify(out) == []
@@ -241,13 +231,8 @@ def test_values_and_keys_of_experts_are_read_as_those_of_layers(tmp_path: Path) 
         directions = unit((gates * gain).flatten(0, 1)) + unit((ups * gain).flatten(0, 1))
         directions = directions - directions.mean(1, keepdim=True)
         values = HandRead(hf, "mixtral").values(layer).double()
-        moved = {
-            "plain": (values, embed),
-            "ridge": (
-                values @ ridge["weight"][layer].double(),
-                embed @ words["weight"][layer].double() + words["bias"][layer].double(),
-            ),
-        }
+        led = embed @ words["weight"][layer].double() + words["bias"][layer].double()
+        moved = {"plain": (values, embed), "ridge": (values @ ridge["weight"][layer].double(), led)}
         for lens, (value, word) in moved.items():
             scores = (value * hf.model.norm.weight.double()) @ head.T
             said = readings.filter(pl.col("lens") == lens)["top_tokens"].to_list()
@@ -316,9 +301,8 @@ def test_a_file_that_holds_no_lens_of_this_atlas_is_refused(tmp_path: Path) -> N
     path = tmp_path / "lenses/ridge.safetensors"
     manifest = SimpleNamespace(model=SimpleNamespace(fingerprint="m"), plan_hash="p")
     hashes = ["lenses/ridge.safetensors"]
-    atlas: Any = SimpleNamespace(
-        path=tmp_path, hashes=hashes, check_hash=hashes.index, manifest=manifest, layers=range(2)
-    )
+    known = {"path": tmp_path, "hashes": hashes, "check_hash": hashes.index, "manifest": manifest, "layers": range(2)}
+    atlas: Any = SimpleNamespace(**known)
     whole = {"weight": torch.ones(2, 3, 3), "bias": torch.ones(2, 3)}
     said = {"model": "m", "plan": "p", "layers": [0, 1]}
     wrong, odd = "does not hold a lens of this atlas's layers", r"does not hold a lens \(.*\); fit it again"
@@ -358,16 +342,13 @@ def test_values_that_know_nothing_agree_above_the_control_no_more_often_than_sta
 
 
 @pytest.mark.full
-def test_a_memory_shows_its_value_and_key_through_every_lens(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_memory_shows_its_value_and_key_through_every_lens(tmp_path: Path) -> None:
     _, model, out = mined("gpt2-relu", tmp_path)
 
-    def shown() -> tuple[dict[str, Any], str, str]:
-        """The memory as JSON, as a page, and as printed."""
-        assert main(["show", str(out), "L1.M3"]) == 0
+    def shown() -> tuple[dict[str, Any], str]:
+        """The memory as JSON and as a page."""
         web = client(out)
-        return web.get("/L1.M3.json").json(), web.get("/L1.M3").text, capsys.readouterr().out
+        return web.get("/L1.M3.json").json(), web.get("/L1.M3").text
 
     def tops(readings: list[dict[str, Any]]) -> list[list[int]]:
         return [[token["token"] for token in one["top"]] for one in readings]
@@ -375,51 +356,32 @@ def test_a_memory_shows_its_value_and_key_through_every_lens(
     # What its key looks for, mining has found; through the words' own embeddings.
     memory, role = open_atlas(out)["L1.M3"], open_atlas(out).table("roles", layer=1).row(3, named=True)
     plain, before_keys = memory.value()["top_texts"][0].to_list(), memory.key_readings()
-    said, page, printed = shown()
+    said, page = shown()
     assert said["readings"] == []
     assert [(one["lens"], one["trigger_rank"]) for one in said["key_readings"]] == [("plain", role["trigger_rank"])]
     assert tops(said["key_readings"]) == [role["key_top_tokens"][:8]]
     assert "leads them to each layer" in page
-    assert "lenses" not in printed
-    assert "What its key looks for, among the words" in printed
     fit_lenses(out, model)
     readings, keys = open_atlas(out)["L1.M3"].readings(), open_atlas(out)["L1.M3"].key_readings()
-    said, page, printed = shown()
+    said, page = shown()
     assert [one["lens"] for one in said["readings"]] == readings["lens"].to_list() == ["plain", "ridge", "tuned"]
     assert readings["top_texts"][0].to_list() == plain
     assert tops(said["readings"]) == [tokens[:8] for tokens in readings["top_tokens"].to_list()]
     assert "Through the lenses of its layer" in page
-    assert "What its key looks for, among the words" in page
     assert "leads them to each layer" not in page
     assert keys["lens"].to_list() == ["plain", "ridge"]
     assert keys.head(1).equals(before_keys)
     assert tops(said["key_readings"]) == [tokens[:8] for tokens in keys["key_top_tokens"].to_list()]
     assert [one["trigger_rank"] for one in said["key_readings"]] == keys["trigger_rank"].to_list()
     assert keys["key_top_texts"][0].to_list() == open_atlas(out).token_text(keys["key_top_tokens"][0].to_list())
-    assert "Value through the lenses of its layer" in printed
-    assert [line.split()[0] for line in printed.splitlines() if line.startswith(("plain", "ridge", "tuned"))] == [
-        "plain",
-        "ridge",
-        "tuned",
-        "plain",
-        "ridge",
-    ]
-    assert "What its key looks for, among the words" in printed
 
 
-def test_of_one_document_no_lens_is_stored_and_the_question_is_undecided(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_of_one_document_no_lens_is_stored_and_the_question_is_undecided(tmp_path: Path, capsys: Any) -> None:
     model = tiny_model("gpt2-relu")
     lines = odd_text().splitlines()
     (tmp_path / "held.txt").write_text("\n\n".join(lines))
-    options: dict[str, Any] = {
-        "split": "sentence",
-        "triggers": 5,
-        "prefixes": 8,
-        "removals": 0,
-        "validation": tmp_path / "held.txt",
-    }
+    options: dict[str, Any] = {"split": "sentence", "triggers": 5, "prefixes": 8, "removals": 0}
+    options["validation"] = tmp_path / "held.txt"
     out = mined_text(model, tmp_path, "\n".join(line for line in lines if line.strip()), **options)
     with pytest.raises(AtlasUnfinished, match="from one document"):
         fit_lenses(out, model)

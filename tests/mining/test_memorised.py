@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import mnemoscope as ms
-from mining.conftest import assert_goes_on, byte_tokenizer
+from mining.conftest import ENDS, assert_goes_on, byte_tokenizer, load_bytes
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.errors import CorpusNotFound, PlanDiffers
 from mnemoscope.mining import mine
@@ -21,13 +21,8 @@ from mnemoscope.models import LanguageModel, load_model
 from models.conftest import build
 from models.expert_models import build_mixture
 
-END = "<|endoftext|>"
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "dogs", "ran", "home", "in", "rain"]
 MODELS = {"gpt2-relu": {"n_positions": 80}, "llama": {"max_position_embeddings": 80}, "gpt_neox": {}, "mixtral": {}}
-
-
-def load(hf: Any) -> LanguageModel:
-    return load_model(hf, tokenizer=byte_tokenizer(bos_token=END, eos_token=END))
 
 
 def model_of(name: str) -> Any:
@@ -52,15 +47,14 @@ def write_text(path: Path, documents: list[str], *, split: str) -> Path:
 
 def mined(folder: Path, model: LanguageModel, *, split: str = "line", count: int = 60, **options: Any) -> Path:
     write_text(folder / "text.txt", texts(count), split=split)
-    return mine(
-        model, folder / "text.txt", out=folder / "atlas", split=split, triggers=5, prefixes=8, removals=0, **options
-    ).path
+    options |= {"split": split, "triggers": 5, "prefixes": 8, "removals": 0}
+    return mine(model, folder / "text.txt", out=folder / "atlas", **options).path
 
 
 @pytest.fixture(scope="module")
 def usual(tmp_path_factory: pytest.TempPathFactory) -> tuple[LanguageModel, Path]:
     """A model, and the atlas of 200 documents; copied before a change, with the text."""
-    model = load(model_of("gpt2-relu"))
+    model = load_bytes(model_of("gpt2-relu"))
     return model, mined(tmp_path_factory.mktemp("usual"), model, count=200, batch_tokens=256)
 
 
@@ -81,9 +75,9 @@ def rows_of(out: Path) -> dict[int, dict[str, Any]]:
 @pytest.mark.parametrize("name", list(MODELS))
 def test_agreement_and_loss_are_those_of_decoding_token_by_token(name: str, tmp_path: Path) -> None:
     hf = model_of(name)
-    out = mined(tmp_path, load(hf))
-    assert ms.extend(out, load(hf), ["memorised"]).made == ("memorised",)
-    encode = byte_tokenizer(bos_token=END, eos_token=END)
+    out = mined(tmp_path, load_bytes(hf))
+    assert ms.extend(out, load_bytes(hf), ["memorised"]).made == ("memorised",)
+    encode = byte_tokenizer(**ENDS)
     found, threshold = rows_of(out), open_atlas(out).manifest.corpus.counts["held_out_threshold"]
     expected = set()
     for number, text in enumerate(texts(60)):
@@ -113,7 +107,7 @@ def test_agreement_and_loss_are_those_of_decoding_token_by_token(name: str, tmp_
 @pytest.mark.parametrize("split", ["line", "sentence", "document"])
 def test_sentences_are_those_that_begin_in_the_first_tokens(split: str, tmp_path: Path) -> None:
     """Byte for byte: the stored sentences are looked for in each document, and their tokens counted by hand."""
-    model = load(build("llama", max_position_embeddings=200))  # no sentence is cut into windows
+    model = load_bytes(build("llama", max_position_embeddings=200))  # no sentence is cut into windows
     out = mined(tmp_path, model, split=split)
     ms.extend(out, model, ["memorised"])
     stored = pl.read_parquet(out / "sentences/part-000.parquet").filter(~pl.col("held_out"))
@@ -138,46 +132,15 @@ def test_sentences_are_those_that_begin_in_the_first_tokens(split: str, tmp_path
     assert seen > 20
 
 
-def test_of_a_sentence_that_is_cut_the_first_window_counts(tmp_path: Path) -> None:
-    model = load(model_of("llama"))  # 79 tokens of context
-    out = mined(tmp_path, model)
-    ms.extend(out, model, ["memorised"])
-    stored = pl.read_parquet(out / "sentences/part-000.parquet").filter(~pl.col("held_out"))
-    cut = 0
-    for number, row in rows_of(out).items():
-        own = stored.filter(document=number)["text"].to_list()
-        if len(own) > 1:
-            cut += 1
-            assert row["inside"] == [64]
-            assert stored.filter(sentence=row["sentences"][0])["text"].to_list() == own[:1]
-    assert cut > 5
-
-
-def test_so_many_documents_are_drawn_by_the_seed(
-    made: tuple[LanguageModel, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model, out = made
-    every = rows_of(out)
-    monkeypatch.setattr(memorised, "DOCUMENTS", 5)
-    ms.extend(out, model, ["memorised"], force=True)
-    few = rows_of(out)
-    for held_out in (False, True):
-        numbers = [number for number, row in every.items() if row["held_out"] == held_out]
-        order = sorted(numbers, key=lambda n: hashlib.blake2b(f"0 {n}".encode(), digest_size=8).digest())
-        assert len(numbers) > 5
-        assert sorted(order[:5]) == [number for number, row in few.items() if row["held_out"] == held_out]
-    assert all({**row, "loss": None} == {**every[number], "loss": None} for number, row in few.items())
-
-
 def test_a_text_that_has_changed_or_gone_is_refused(tmp_path: Path) -> None:
-    model = load(model_of("gpt2-relu"))
+    model = load_bytes(model_of("gpt2-relu"))
     out = mined(tmp_path, model)
     whole = (tmp_path / "text.txt").read_text()
     (tmp_path / "text.txt").write_text("one line before\n" + whole)
-    with pytest.raises(PlanDiffers, match=r"text.txt is not the text that was mined: its document \d+ lacks '"):
+    with pytest.raises(PlanDiffers, match=r"text.txt .* document \d+ lacks"):
         ms.extend(out, model, ["memorised"])
     (tmp_path / "text.txt").unlink()
-    with pytest.raises(CorpusNotFound, match=r"no such text.*run this where `mnemoscope mine` was run"):
+    with pytest.raises(CorpusNotFound, match="no such text"):
         ms.extend(out, model, ["memorised"])
     assert not (out / "memorised.parquet").exists()
     (tmp_path / "text.txt").write_text(whole)
@@ -186,20 +149,12 @@ def test_a_text_that_has_changed_or_gone_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_context_that_is_too_short_is_asked_nothing(tmp_path: Path) -> None:
-    model = load(build("gpt2-relu", n_positions=64))  # 63 and the beginning token
+    model = load_bytes(build("gpt2-relu", n_positions=64))  # 63 and the beginning token
     out = mined(tmp_path, model)
     ms.extend(out, model, ["memorised"])
     assert rows_of(out) == {}
     found = ms.answer(out, "memorised")
     assert found.filter(pl.col("name") == "extractable")["value"].to_list() == [None]
-
-
-def test_a_validation_text_of_its_own_holds_no_document_out(tmp_path: Path) -> None:
-    model = load(model_of("gpt2-relu"))
-    other = write_text(tmp_path / "other.txt", texts(30, seed=1), split="line")
-    out = mined(tmp_path, model, validation=other)
-    ms.extend(out, model, ["memorised"])
-    assert {row["held_out"] for row in rows_of(out).values()} == {False}
 
 
 def test_rows_of_token_ids_are_read_as_they_were_mined(tmp_path: Path) -> None:
@@ -208,9 +163,8 @@ def test_rows_of_token_ids_are_read_as_they_were_mined(tmp_path: Path) -> None:
     rows = [[chance.randrange(1, 90) for _ in range(chance.choice([10, 70, 75]))] for _ in range(30)]
     pl.DataFrame({"ids": rows}).write_parquet(tmp_path / "rows.parquet")
     model = load_model(hf, tokenizer="ids")
-    out = mine(
-        model, tmp_path / "rows.parquet", out=tmp_path / "atlas", ids_field="ids", triggers=5, prefixes=4, removals=0
-    )
+    options: dict[str, Any] = {"ids_field": "ids", "triggers": 5, "prefixes": 4, "removals": 0}
+    out = mine(model, tmp_path / "rows.parquet", out=tmp_path / "atlas", **options)
     ms.extend(out, model, ["memorised"])
     found = rows_of(out)
     assert sorted(found) == [number for number, row in enumerate(rows) if len(row) >= 64]
@@ -218,8 +172,6 @@ def test_rows_of_token_ids_are_read_as_they_were_mined(tmp_path: Path) -> None:
     assert any(row["inside"] == [64] for row in found.values())
 
 
-def test_stopped_and_gone_on_with_gives_the_same_bytes(
-    made: tuple[LanguageModel, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stopped_and_gone_on_with_gives_the_same_bytes(made: tuple[LanguageModel, Path], monkeypatch: Any) -> None:
     model, out = made
     assert_goes_on(monkeypatch, out, model, "memorised", memorised.MemorisedPass)

@@ -49,13 +49,7 @@ def test_a_resume_with_another_adapter_is_another_plan(opened: dict[str, str], t
     atlas = open_atlas(mine(opened["base"], text, adapter=opened["first"], **named))
     assert atlas.manifest.model.spec == "base+first"
     plan = {name: atlas.manifest.plan[name] for name in ("model", "adapter", "tokenizer", "dequantize", "revision")}
-    assert plan == {
-        "model": "base",
-        "adapter": "first",
-        "tokenizer": "words",
-        "dequantize": False,
-        "revision": None,
-    }
+    assert plan == {"model": "base", "adapter": "first", "tokenizer": "words", "dequantize": False, "revision": None}
 
 
 @pytest.mark.full
@@ -67,18 +61,18 @@ def test_merge_and_serve_open_the_model_as_it_was_mined(opened: dict[str, str], 
     Path(opened["first"]).rename(tmp_path / "moved")
     moved = merge(tmp_path / "again", parts, adapter=str(tmp_path / "moved"))
     assert tables_of(moved) == tables_of(whole)
-    with pytest.raises(PartsDiffer, match="is not the model that the parts were mined with"):
+    with pytest.raises(PartsDiffer, match="is not the model"):
         merge(tmp_path / "other", parts, adapter=opened["second"])
     (tmp_path / "moved").rename(opened["first"])
     served = create_app(Settings(whole, opened["base"])).state.site
     assert (served.model.differs, served.model.model.opening.adapter) == ("", opened["first"])
-    with pytest.raises(ModelDiffers, match=r"second is not the model that .* was mined from"):
+    with pytest.raises(ModelDiffers, match="second is not the model"):
         create_app(Settings(whole, opened["base"], opening=ModelOptions(adapter=opened["second"])))
 
 
 @pytest.mark.full
 def test_a_model_that_is_loaded_is_opened_already(opened: dict[str, str], text: Path, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="adapter cannot be changed in a model that is loaded"):
+    with pytest.raises(OptionError, match="adapter"):
         mine(tiny_model("llama"), text, out=tmp_path / "a", adapter=opened["first"])
     model = load_model(opened["base"], tokenizer=opened["words"], adapter=opened["first"])
     atlas = open_atlas(mine(model, text, out=tmp_path / "b", **OPTIONS))
@@ -89,11 +83,7 @@ def test_what_a_plan_says_counts_where_nothing_else_was_said() -> None:
     plan = {"revision": "old", "adapter": "a", "dequantize": True, "triggers": 5}
     assert AS_USUAL.or_planned(plan) == ModelOptions(revision="old", adapter="a", dequantize=True)
     own = ModelOptions(adapter="b", trust_remote_code=True)
-    assert own.or_planned(plan).keywords() == {
-        "revision": "old",
-        "adapter": "b",
-        "dequantize": True,
-        "trust_remote_code": True,
-    }
+    planned = {"revision": "old", "adapter": "b", "dequantize": True, "trust_remote_code": True}
+    assert own.or_planned(plan).keywords() == planned
     assert own.words() == ["--adapter", "b", "--trust-remote-code"]
     assert AS_USUAL.or_planned({}) == AS_USUAL

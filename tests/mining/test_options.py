@@ -1,7 +1,5 @@
 """The options: that `mine` has them all, and the small languages: layers, parts, numbers of memories."""
 
-import subprocess
-import sys
 from dataclasses import asdict, fields
 from inspect import signature
 from pathlib import Path
@@ -61,14 +59,6 @@ def test_removals_are_a_number_or_all() -> None:
             parse_removals(wrong)
 
 
-def test_options_are_read_without_torch() -> None:
-    script = (
-        "import sys\nimport mnemoscope.foundation.options.mining_options\n"
-        "heavy = {'torch', 'transformers', 'polars', 'numpy'} & set(sys.modules)\nassert not heavy, heavy\n"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True)
-
-
 def test_mine_spells_every_option_out_and_hands_it_on(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[MiningOptions] = []
     monkeypatch.setattr(run, "run_mining", lambda model, corpus, out, options, progress: taken.append(options) or out)
@@ -109,8 +99,7 @@ def test_auto_goes_on_on_the_device_that_a_run_was_begun_on(tmp_path: Path, monk
         mine(*named, out=tmp_path / "atlas", progress=stop_at("values"))
     plan = unfinished_plan(tmp_path / "atlas")
     assert plan is not None
-    assert plan["plan"]["device"] == "cpu"
-    assert asked == ["auto"]
+    assert (plan["plan"]["device"], asked) == ("cpu", ["auto"])
 
     begin(tmp_path / "atlas", plan=plan | {"plan": plan["plan"] | {"device": "cuda"}})
     with pytest.raises(OptionError, match="atlas was begun on cuda"):

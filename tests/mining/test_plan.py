@@ -13,13 +13,7 @@ from mnemoscope.atlas.manifest import begin
 from mnemoscope.cluster.status import run_status
 from mnemoscope.errors import AtlasTooNew, OptionError, PlanDiffers
 from mnemoscope.foundation.options.mining_options import RULES, MiningOptions
-from mnemoscope.mining.plan.mining_plan import (
-    MiningPlan,
-    all_versions,
-    batch_order,
-    default_batch_tokens,
-    library_versions,
-)
+from mnemoscope.mining.plan import mining_plan
 from mnemoscope.mining.run_folder import difference
 from mnemoscope.models import load_model
 from models import planted_experts
@@ -36,15 +30,12 @@ def sizes_of(*widths: int, device: str, parameters: int = 0, **more: Any) -> Any
     )
 
 
-def test_on_a_cpu_a_layers_coefficients_fill_16_mebibytes() -> None:
-    assert default_batch_tokens(sizes_of(256, 1024, 768, device="cpu")) * 1024 * 4 == 16 << 20
-    assert default_batch_tokens(sizes_of(1 << 20, device="cpu")) == 256
-    assert default_batch_tokens(sizes_of(2, device="cpu")) == 8192
-
-
-def test_experts_read_twice_as_many_tokens_at_a_time() -> None:
-    assert default_batch_tokens(sizes_of(1024, device="cpu", numberings={0: "experts"})) == 8192
-    assert default_batch_tokens(sizes_of(2048, device="cpu", numberings={0: "experts"})) == 4096
+def test_on_a_cpu_a_layers_coefficients_fill_16_mebibytes_of_experts_twice_as_many() -> None:
+    assert mining_plan.default_batch_tokens(sizes_of(256, 1024, 768, device="cpu")) * 1024 * 4 == 16 << 20
+    assert mining_plan.default_batch_tokens(sizes_of(1 << 20, device="cpu")) == 256
+    assert mining_plan.default_batch_tokens(sizes_of(2, device="cpu")) == 8192
+    assert mining_plan.default_batch_tokens(sizes_of(1024, device="cpu", numberings={0: "experts"})) == 8192
+    assert mining_plan.default_batch_tokens(sizes_of(2048, device="cpu", numberings={0: "experts"})) == 4096
 
 
 @pytest.mark.parametrize(
@@ -62,37 +53,36 @@ def test_experts_read_twice_as_many_tokens_at_a_time() -> None:
 def test_elsewhere_a_batch_fills_a_part_of_the_memory(
     width: int, parameters: int, dtype: torch.dtype, expected: int
 ) -> None:
-    assert default_batch_tokens(sizes_of(width, device="mps", parameters=parameters, dtype=dtype)) == expected
+    assert (
+        mining_plan.default_batch_tokens(sizes_of(width, device="mps", parameters=parameters, dtype=dtype)) == expected
+    )
 
 
 def test_batches_are_shuffled_within_runs_of_512() -> None:
-    order = batch_order(1_100, seed=3)
+    order = mining_plan.batch_order(1_100, seed=3)
     for start, end in ((0, 512), (512, 1_024), (1_024, 1_100)):
         assert sorted(order[start:end]) == list(range(start, end))
         assert not np.array_equal(order[start:end], np.arange(start, end))
-    assert np.array_equal(batch_order(1_100, seed=3), order)
-    assert not np.array_equal(batch_order(1_100, seed=4), order)
-    assert batch_order(0, seed=3).tolist() == []
+    assert np.array_equal(mining_plan.batch_order(1_100, seed=3), order)
+    assert not np.array_equal(mining_plan.batch_order(1_100, seed=4), order)
+    assert mining_plan.batch_order(0, seed=3).tolist() == []
 
 
 @pytest.fixture(scope="module")
-def plan() -> MiningPlan:
-    return MiningPlan.derive(MiningOptions(), load_model("handmade:planted"), corpus="text.txt", validation=None)
+def plan() -> mining_plan.MiningPlan:
+    return mining_plan.MiningPlan.derive(
+        MiningOptions(), load_model("handmade:planted"), corpus="text.txt", validation=None
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "least", "most"),
     [
-        ("triggers", 1, 30_000),
-        ("prefixes", 0, None),
-        ("neighbours", 0, 30_000),
-        ("batch_tokens", 1, None),
-        ("max_sentences", 1, None),
-        ("max_tokens", 1, None),
-        ("seed", 0, None),
+        *(("triggers", 1, 30_000), ("neighbours", 0, 30_000), ("prefixes", 0, None), ("seed", 0, None)),
+        *((name, 1, None) for name in ("batch_tokens", "max_sentences", "max_tokens")),
     ],
 )
-def test_numbers_of_a_plan_have_bounds(name: str, least: int, most: int | None, plan: MiningPlan) -> None:
+def test_numbers_of_a_plan_have_bounds(name: str, least: int, most: int | None, plan: mining_plan.MiningPlan) -> None:
     assert getattr(replace(plan, **{name: least}), name) == least
     with pytest.raises(OptionError, match=f"^{name} must be at least {least}, not {least - 1}$"):
         replace(plan, **{name: least - 1})
@@ -102,24 +92,24 @@ def test_numbers_of_a_plan_have_bounds(name: str, least: int, most: int | None, 
             replace(plan, **{name: most + 1})
 
 
-def test_triggers_come_one_or_all_of_a_sentence(plan: MiningPlan) -> None:
+def test_triggers_come_one_or_all_of_a_sentence(plan: mining_plan.MiningPlan) -> None:
     assert [replace(plan, per_sentence=each).per_sentence for each in ("1", "all")] == ["1", "all"]
     with pytest.raises(OptionError, match=r"^per_sentence must be 1 or all, not '2'$"):
         replace(plan, per_sentence="2")
 
 
-def test_what_a_plan_settles_by_itself(plan: MiningPlan) -> None:
-    experts = MiningPlan.derive(MiningOptions(), planted_experts.load(), corpus="text.txt", validation=None)
+def test_what_a_plan_settles_by_itself(plan: mining_plan.MiningPlan) -> None:
+    experts = mining_plan.MiningPlan.derive(MiningOptions(), planted_experts.load(), corpus="text.txt", validation=None)
     assert (plan.triggers, experts.triggers) == (50, 25)
     assert plan.layers == (0, 1, 2)
     assert (plan.removals, plan.corpus_fingerprint) == (None, None)
     assert (plan.dtype, plan.device, plan.rules) == ("float32", "cpu", RULES)
     asked = replace(plan, triggers=7)
-    assert MiningPlan.from_document(plan.document(), Path("here")) == plan
+    assert mining_plan.MiningPlan.from_document(plan.document(), Path("here")) == plan
     assert plan.hash() == replace(asked, triggers=50).hash() != asked.hash()
 
 
-def test_another_plan_is_told_by_every_difference(plan: MiningPlan) -> None:
+def test_another_plan_is_told_by_every_difference(plan: mining_plan.MiningPlan) -> None:
     begun = replace(plan, triggers=7, batch_tokens=9).document()
     settled = {**plan.document(), "removals": 12, "corpus_fingerprint": "abc"}
     assert plan.difference(settled) is None
@@ -139,12 +129,12 @@ def test_another_plan_is_told_by_every_difference(plan: MiningPlan) -> None:
     assert plan.with_versions_of(older.document()) == older
 
 
-def test_a_plan_of_another_version_of_the_package_is_refused(plan: MiningPlan, tmp_path: Path) -> None:
+def test_a_plan_of_another_version_of_the_package_is_refused(plan: mining_plan.MiningPlan, tmp_path: Path) -> None:
     stored = plan.document()
     others = {**stored, "rules": RULES - 1}, {**stored, "new": 1}, {name: stored[name] for name in [*stored][1:]}
     for other in others:
         with pytest.raises(PlanDiffers, match=r"^here was made by an unreleased version"):
-            MiningPlan.from_document(other, Path("here"))
+            mining_plan.MiningPlan.from_document(other, Path("here"))
     said = difference(plan, {"plan": others[0], "part": None}, Path("here"), part=None, otherwise="")
     assert str(said) == "here was made by an unreleased version; mine it again with force=True"
     begin(tmp_path, plan={"plan": others[0], "part": None})
@@ -153,7 +143,10 @@ def test_a_plan_of_another_version_of_the_package_is_refused(plan: MiningPlan, t
 
 
 def test_versions_that_had_a_hand_are_listed_once_in_order() -> None:
-    here, old = library_versions(), {"torch": "1.0"}
+    here, old = mining_plan.library_versions(), {"torch": "1.0"}
     assert set(here) == {"torch", "transformers", "tokenizers", "sentencex"}
-    assert all_versions([]) == [here]
-    assert all_versions([{"versions": [old, here]}, {"versions": None}, {}, {"versions": [old]}]) == [old, here]
+    assert mining_plan.all_versions([]) == [here]
+    assert mining_plan.all_versions([{"versions": [old, here]}, {"versions": None}, {}, {"versions": [old]}]) == [
+        old,
+        here,
+    ]

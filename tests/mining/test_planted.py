@@ -14,9 +14,8 @@ from support.mined import mined_text
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An atlas of the n-gram reader; a validation text is given, so that no sentence is held out."""
     tmp_path = tmp_path_factory.mktemp("planted")
-    return mined_text(
-        "handmade:planted", tmp_path, "\n".join(PLANTED_SENTENCES) + "\n", other="the bird\n", per_sentence="all"
-    ).path
+    text = "\n".join(PLANTED_SENTENCES) + "\n"
+    return mined_text("handmade:planted", tmp_path, text, other="the bird\n", per_sentence="all").path
 
 
 def ends_in(ngram: tuple[str, ...]) -> list[tuple[int, int]]:
@@ -36,8 +35,7 @@ def test_every_planted_key_fires_where_its_words_are_and_nowhere_else(planted: P
         expected = ends_in(memory.ngram)
         assert expected
         assert sorted(rows.select("sentence", "position").rows()) == expected, memory
-        assert set(rows["sign"]) == {1}
-        assert set(rows["token"]) == {WORDS.index(memory.ngram[-1])}
+        assert (set(rows["sign"]), set(rows["token"])) == ({1}, {WORDS.index(memory.ngram[-1])})
         activity = pl.read_parquet(planted / f"activity/layer-{memory.memory.layer:03d}.parquet")
         assert activity["positive"][memory.memory.memory] == len(expected)
 

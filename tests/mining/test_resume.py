@@ -78,13 +78,8 @@ def environment() -> dict[str, str]:
 
 
 def killed(how: str, kills: int, folder: Path) -> dict[str, Any]:
-    ran = subprocess.run(
-        [sys.executable, str(RUNS / "mining_killed.py"), how, str(kills), "11", str(folder)],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, str(RUNS / "mining_killed.py"), how, str(kills), "11", str(folder)]
+    ran = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr[-2000:]
     return json.loads(ran.stdout)  # type: ignore[no-any-return]
 
@@ -104,9 +99,7 @@ def test_the_command_killed_at_random_moments(tmp_path: Path) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("every", [1, 4])
-def test_no_more_than_a_checkpoint_interval_is_done_twice(
-    every: int, run: Runs, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_more_than_a_checkpoint_interval_is_done_twice(every: int, run: Runs, whole: Any, monkeypatch: Any) -> None:
     # A clock that goes on by one with every batch that was fetched.
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: float(len(run.batches))))
     ends = []
@@ -128,8 +121,7 @@ def test_progress_after_a_restart_counts_what_was_done_before(run: Runs) -> None
     run.break_off(9)
     seen: list[tuple[float, float | None]] = []
     run(progress=lambda stage, done, total, unit: seen.append((done, total)) if stage == "mining" else None)
-    assert seen[-1][0] == seen[-1][1]
-    assert seen == sorted(seen)
+    assert (seen[-1][0], seen) == (seen[-1][1], sorted(seen))
 
 
 @contextmanager
@@ -149,9 +141,7 @@ def as_command() -> Iterator[None]:
     ("number", "stage"),
     [
         *((signal.SIGINT, stage) for stage in ("mining", "tables", "values", "removals", "predictions", "scales")),
-        (signal.SIGTERM, "mining"),
-        (signal.SIGTERM, "patterns"),
-        (signal.SIGUSR1, "scales"),
+        *((signal.SIGTERM, "mining"), (signal.SIGTERM, "patterns"), (signal.SIGUSR1, "scales")),
     ],
 )
 def test_ctrl_c_or_a_scheduler_saves_and_says_how_to_go_on(
@@ -160,10 +150,8 @@ def test_ctrl_c_or_a_scheduler_saves_and_says_how_to_go_on(
     run.act[stage] = lambda: os.kill(os.getpid(), number)
     pressed, before = number == signal.SIGINT, signal.getsignal(signal.SIGINT)
     line = rf"{'' if pressed else f'{number.name} received: '}stopped.*run the same command again"
-    with (
-        pytest.raises(Interrupted if pressed else Terminated, match=line) as stopped,
-        nullcontext() if pressed else as_command(),
-    ):
+    error, answered = (Interrupted, nullcontext()) if pressed else (Terminated, as_command())
+    with pytest.raises(error, match=line) as stopped, answered:
         run()
     assert stopped.value.exit_code == (130 if pressed else 75)
     assert signal.getsignal(signal.SIGINT) is before
@@ -253,27 +241,6 @@ def test_patterns_that_cannot_be_written_are_what_is_left_to_make(place: str, ru
     assert verify(run.atlas) == []
     before = tables_of(run.atlas)
     assert run() == before
-
-
-@pytest.mark.slow
-def test_ctrl_c_on_the_command(tmp_path: Path) -> None:
-    from mining_killed import sentences
-    from mnemoscope.models.opening.handmade.models import WORDS
-
-    (tmp_path / "text.txt").write_text(sentences(30_000, WORDS[2:], 0))
-    command = [sys.executable, "-m", "mnemoscope", "mine", "handmade:planted", str(tmp_path / "text.txt")]
-    command += ["--out", str(tmp_path / "atlas"), "--split", "line", "--batch-tokens", "200"]
-    command += ["--checkpoint-every", "0.1"]
-    process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    while process.poll() is None and not (tmp_path / "atlas/work/state.safetensors").exists():
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    said = process.communicate()[1].strip().splitlines()
-    assert process.returncode == 130, said
-    assert "run the same command again" in said[-1]
-    again = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
-    assert again.returncode == 0, again.stderr
-    assert verify(tmp_path / "atlas") == []
 
 
 @pytest.mark.full

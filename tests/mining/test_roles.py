@@ -1,5 +1,6 @@
 """What keys look for, against loops over the model's own matrices; and how it comes into an atlas, early or late."""
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -11,25 +12,25 @@ import polars as pl
 import pytest
 import torch
 
-from mining.conftest import byte_tokenizer, tiny_model
+from mining.conftest import load_bytes, odd_text, tiny_model
 from mnemoscope.atlas import Atlas, open_atlas, verify
 from mnemoscope.errors import AtlasUnfinished, Interrupted, ModelDiffers, NotFinite, OptionError
 from mnemoscope.foundation.files import json_bytes
+from mnemoscope.foundation.options.model_options import AS_USUAL
 from mnemoscope.mining import extend, mine
+from mnemoscope.mining.extending import load_mined
 from mnemoscope.mining.passes.vectors.key_triggers import TOKENS, KeyTriggers
 from mnemoscope.mining.passes.vectors.projector import Share
 from mnemoscope.mining.passes.vectors.roles import KEPT, RolePass, read_cosines
 from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.text.circle import deal
-from mnemoscope.models import LanguageModel, load_model, read_blocks
+from mnemoscope.models import LanguageModel, read_blocks
 from mnemoscope.models.readout.read_directions import input_embeddings
 from mnemoscope.questions import answer
 from models.checkpoints import KINDS, ROWS, Slow, args_of, weights_of, write
 from models.conftest import build
 from models.key_matrices import READ, Matrices, direction
 from support.mined import mined_text
-
-END = "<|endoftext|>"
 
 
 def assert_a_loop_says_the_same(atlas: Atlas, matrices: Callable[[int], Matrices]) -> None:
@@ -75,9 +76,8 @@ def assert_a_loop_says_the_same(atlas: Atlas, matrices: Callable[[int], Matrices
 @pytest.mark.parametrize("name", list(READ))
 def test_cosines_and_ranks_are_those_of_a_loop(name: str, text: Path, tmp_path: Path) -> None:
     hf = build(name)
-    model = load_model(hf, tokenizer=byte_tokenizer(bos_token=END, eos_token=END))
-    atlas = open_atlas(mine(model, text, out=tmp_path / "atlas", split="line", triggers=30, prefixes=5, removals=0))
-    assert_a_loop_says_the_same(atlas, lambda layer: READ[name](hf, layer))
+    out = mine(load_bytes(hf), text, out=tmp_path / "atlas", split="line", triggers=30, prefixes=5, removals=0)
+    assert_a_loop_says_the_same(open_atlas(out), lambda layer: READ[name](hf, layer))
 
 
 @pytest.mark.fast(1)
@@ -87,7 +87,7 @@ def test_a_key_and_its_shuffled_self_each_rank_the_token_that_they_point_to_most
 ) -> None:
     """By loops over keys and positions, each sentence read alone; ties within rounding may go either way."""
     hf = build(name)
-    model = load_model(hf, tokenizer=byte_tokenizer(bos_token=END, eos_token=END))
+    model = load_bytes(hf)
     out = mine(model, text, out=tmp_path / "atlas", split="line", triggers=5, prefixes=5, removals=0)
     atlas, inputs, words = open_atlas(out), {0: [], 1: []}, []
     with torch.inference_mode(), read_blocks(model, lambda layer, block: inputs[layer].append(block.ffn_input[0, 1:])):
@@ -98,9 +98,8 @@ def test_a_key_and_its_shuffled_self_each_rank_the_token_that_they_point_to_most
     assert len(words) < TOKENS
     plan = MiningPlan.from_document(atlas.manifest.plan, out)
     for layer in (0, 1):
-        gate, up, gain, embeddings = (
-            None if part is None else part.detach().double().numpy() for part in READ[name](hf, layer)
-        )
+        read = (None if part is None else part.detach().double().numpy() for part in READ[name](hf, layer))
+        gate, up, gain, embeddings = read
         x, order = torch.cat(inputs[layer]).double().numpy(), KeyTriggers(model, out, plan).shuffle(layer)
         assert sorted(order) == list(range(len(order))) != list(order)
         centred = embeddings - embeddings.mean(1, keepdims=True)
@@ -147,7 +146,7 @@ def test_a_model_whose_words_are_of_another_width_has_no_cosines(text: Path, tmp
 
 def test_a_key_that_is_not_finite_is_named(text: Path) -> None:
     hf = build("gpt2-relu")
-    model = load_model(hf, tokenizer=byte_tokenizer(bos_token=END, eos_token=END))
+    model = load_bytes(hf)
     hf.transformer.h[1].mlp.c_fc.weight[:, 3] = float("nan")
     model.usage = None  # nobody sees that it was changed
     last = np.zeros((model.sizes.memories[1], 25), np.int64)
@@ -170,8 +169,6 @@ def test_the_first_token_of_a_vocabulary_is_a_token_as_any_other() -> None:
 
 def _without(atlas: Path, name: str, out: Path) -> Path:
     """The atlas as a version that knew no such table would have written it."""
-    import hashlib
-
     shutil.copytree(atlas, out)
     shutil.rmtree(out / name)
     manifest = json.loads((out / "manifest.json").read_text())
@@ -192,8 +189,6 @@ def model() -> LanguageModel:
 
 @pytest.fixture(scope="module")
 def mined(model: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from mining.conftest import odd_text
-
     folder = tmp_path_factory.mktemp("roles")
     return mined_text(model, folder, odd_text(), triggers=5, prefixes=5, removals=0).path
 
@@ -259,19 +254,10 @@ def test_what_cannot_be_added_is_said_before_anything_is_loaded(mined: Path, mod
     assert extend(mined, "no/such-model", ["roles"]).kept == ("roles",)
     other = build("gpt2-relu")
     other.transformer.h[0].mlp.c_fc.weight[0, 0] += 1
-    changed = load_model(other, tokenizer=byte_tokenizer(bos_token=END, eos_token=END))
-    with pytest.raises(ModelDiffers, match="was mined from another model"):
-        _check(open_atlas(mined), changed)
-    tokenizer = byte_tokenizer(bos_token=END, eos_token=END)
-    half = load_model(build("gpt2-relu"), tokenizer=tokenizer, dtype="bfloat16")
-    with pytest.raises(ModelDiffers, match=r"was mined in float32, .* is loaded in torch\.bfloat16"):
-        _check(open_atlas(mined), half)
+    changed, half = load_bytes(other), load_bytes(build("gpt2-relu"), dtype="bfloat16")
+    atlas = open_atlas(mined)
+    plan = MiningPlan.from_document(atlas.manifest.plan, atlas.path)
+    for hf, line in ((changed, "from another model"), (half, r"float32, .* torch\.bfloat16")):
+        with pytest.raises(ModelDiffers, match=line):
+            load_mined(atlas, plan, hf, opening=AS_USUAL)
     assert verify(mined) == []
-
-
-def _check(atlas: Atlas, model: LanguageModel) -> None:
-    from mnemoscope.foundation.options.model_options import AS_USUAL
-    from mnemoscope.mining.extending import load_mined
-    from mnemoscope.mining.plan.mining_plan import MiningPlan
-
-    load_mined(atlas, MiningPlan.from_document(atlas.manifest.plan, atlas.path), model, opening=AS_USUAL)

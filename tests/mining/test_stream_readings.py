@@ -26,9 +26,8 @@ def streams_of(model: LanguageModel) -> tuple[dict[int, Streams], Tensor]:
     final: list[Tensor] = []
 
     def keep(layer: int, block: Block) -> None:
-        found[layer] = Streams(
-            *(s.flatten(0, 1).clone() for s in (block.residual, block.ffn_update, block.layer_output))
-        )
+        streams = (block.residual, block.ffn_update, block.layer_output, block.ffn_output)
+        found[layer] = Streams(*(s.flatten(0, 1).clone() for s in streams))
 
     with torch.inference_mode(), read_blocks(model, keep), read_final(model, lambda s: final.append(s.flatten(0, 1))):
         model.backbone(IDS)
@@ -52,10 +51,8 @@ def assert_readings(model: LanguageModel, reader: StreamReader) -> None:
         assert 0 in rank(model.scores(last[row : row + 1], projection="lens")[0], token)
     for layer, own in streams.items():
         for row in range(len(last)):
-            lens = [
-                model.scores(stream[row : row + 1], projection="lens")[0]
-                for stream in (own.residual, own.update, own.output)
-            ]
+            here = (stream[row : row + 1] for stream in (own.residual, own.update, own.output))
+            lens = [model.scores(stream, projection="lens")[0] for stream in here]
             with torch.inference_mode():
                 votes = model.scorer().scores(folded_updates(model, layer, own.update[row : row + 1]))[0]
             here = {name: column[row].item() for name, column in found[layer].items()}
@@ -113,7 +110,7 @@ def test_streams_that_nearly_cancel_keep_their_digits(monkeypatch: pytest.Monkey
     chance = torch.Generator().manual_seed(0)
     large, small = torch.randn(2, 40, model.sizes.hidden, generator=chance)
     large = large * torch.tensor([1e6, 3.0]).repeat(20)[:, None]
-    streams = {0: Streams(large, small - large, large + (small - large))}
+    streams = {0: Streams(large, small - large, large + (small - large), small - large)}
     with torch.inference_mode():
         expected = model.scores(streams[0].output, projection="lens").argmax(1)
         finals = torch.zeros(len(large), dtype=torch.int64)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import mnemoscope as ms
-from mining.conftest import byte_tokenizer, odd_text
+from mining.conftest import END, ENDS, byte_tokenizer, load_bytes, odd_text
 from mnemoscope.atlas import open_atlas
 from mnemoscope.atlas.tables import model_words
 from mnemoscope.cli import main
@@ -21,7 +21,6 @@ from models.conftest import build
 from models.expert_models import build_mixture
 
 OPTIONS: dict[str, Any] = {"removals": 2, "prefixes": 20, "neighbours": 0, "batch_tokens": 128}
-END = "<|endoftext|>"
 TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}{% if m.role == 'robot' %}{{ raise_exception('no robots') }}{% endif %}"
     "<|turn|>{{ m.role }}\n{{ m.content }}{% if strftime_now is defined %}{{ strftime_now('%Y') }}{% endif %}"
@@ -30,7 +29,7 @@ TEMPLATE = (
 
 
 def chat_tokenizer() -> Any:
-    found = byte_tokenizer(bos_token=END, eos_token=END)
+    found = byte_tokenizer(**ENDS)
     found.add_special_tokens({"additional_special_tokens": ["<|turn|>"]})
     found.chat_template = TEMPLATE
     return found
@@ -108,15 +107,9 @@ def test_a_chosen_beginning_stands_before_every_prompt(asked: str, token: int | 
     assert (model.fingerprint == usual.fingerprint) == (asked == END)
 
 
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        ("no such", "'no such' is not a token of the vocabulary; name one token as it is shown, or none"),
-        ("", "'' is not a token of the vocabulary"),
-    ],
-)
-def test_a_beginning_that_is_no_token_is_refused(asked: str, said: str, folder: Path) -> None:
-    with pytest.raises(OptionError, match=said):
+@pytest.mark.parametrize("asked", ["no such", ""])
+def test_a_beginning_that_is_no_token_is_refused(asked: str, folder: Path) -> None:
+    with pytest.raises(OptionError, match=f"'{asked}' is not a token"):
         load_model(str(folder), beginning=asked)
 
 
@@ -133,7 +126,7 @@ def test_special_tokens_are_no_triggers_and_count_in_activity(
     per_sentence: int | str, experts: bool, tmp_path: Path
 ) -> None:
     hf = build_mixture("mixtral") if experts else build("llama", bos_token_id=0, eos_token_id=0)
-    model = load_model(hf, tokenizer=byte_tokenizer(bos_token=END, eos_token=END))
+    model = load_bytes(hf)
     text = rows(tmp_path / "a.jsonl", [{"ids": [5 + k, 0, 7 + 3 * k, 9, 0, 11 + k]} for k in range(20)])
     given: dict[str, Any] = {**OPTIONS, "ids_field": "ids", "triggers": 500, "validation": text}
     every = triggers(mine(model, text, out=tmp_path / "every", per_sentence="all", **given))
@@ -172,10 +165,8 @@ def test_special_tokens_need_somebody_who_says_which_they_are(tmp_path: Path) ->
 
 
 def test_a_chat_is_read_through_the_model_s_template(folder: Path, tmp_path: Path) -> None:
-    chats = [
-        [{"role": "user", "content": "the cat"}, {"role": "assistant", "content": f"sat\n\non <|turn|> {k}."}]
-        for k in range(20)
-    ]
+    asked, answers = {"role": "user", "content": "the cat"}, [f"sat\n\non <|turn|> {k}." for k in range(20)]
+    chats = [[asked, {"role": "assistant", "content": answer}] for answer in answers]
     text = rows(tmp_path / "a.jsonl", [{"x": {"messages": chat}} for chat in chats])
     atlas = mine(str(folder), text, out=tmp_path / "atlas", text_field="x.messages", **OPTIONS)
     stored = pl.read_parquet(atlas / "sentences" / "*.parquet").sort("sentence")
@@ -209,9 +200,7 @@ def test_chats_that_cannot_be_read_are_refused_in_one_line(folder: Path, tmp_pat
         mine(model, rows(tmp_path / "a.jsonl", [good]), out=tmp_path / "atlas", text_field="messages", **OPTIONS)
 
 
-def test_bad_rows_are_said_at_the_end_and_kept_in_the_manifest(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_rows_are_said_at_the_end_and_kept_in_the_manifest(folder: Path, tmp_path: Path, capsys: Any) -> None:
     text = tmp_path / "a.jsonl"
     text.write_text('{"text": "the cat sat on the mat."}\n{"text"\n' + '{"text": "the dog ran home."}\n\n[]\n')
     words = ["mine", str(folder), str(text), "--prefixes", "5", "--removals", "0", "--validation", str(text)]
@@ -251,7 +240,7 @@ def test_lines_that_differ_in_indentation_count_once_and_that_is_said(
 @pytest.mark.parametrize("tokenizer", [True, False], ids=["ids-field", "ids for a tokenizer"])
 def test_padding_of_token_ids_is_refused(ids: list[int], said: str, tokenizer: bool, tmp_path: Path) -> None:
     hf = build("gpt2-relu", bos_token_id=0, eos_token_id=0, pad_token_id=261)
-    with_pad = byte_tokenizer(bos_token=END, eos_token=END)
+    with_pad = byte_tokenizer(**ENDS)
     with_pad.pad_token = with_pad.convert_ids_to_tokens(261)
     given: dict[str, Any] = {"removals": 0, "prefixes": 0, "neighbours": 0}
     model = load_model(hf, tokenizer=with_pad if tokenizer else "ids")
@@ -280,10 +269,8 @@ def test_that_a_chat_template_is_not_used_is_said_once(field: str, folder: Path,
         if stage == NOTE:
             said.append(note)
 
-    chats = [
-        {"text": f"the cat {number}", "messages": [{"role": "user", "content": f"the cat {number}"}]}
-        for number in range(40)
-    ]
+    lines = [f"the cat {number}" for number in range(40)]
+    chats = [{"text": line, "messages": [{"role": "user", "content": line}]} for line in lines]
     text = rows(tmp_path / "a.jsonl", chats)
     mine(str(folder), text, out=tmp_path / "atlas", text_field=field, progress=hear, **OPTIONS)
     assert said == (

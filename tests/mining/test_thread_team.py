@@ -53,8 +53,7 @@ def test_tasks_run_at_the_same_time_with_their_share_of_the_cores() -> None:
     for _ in range(2):
         team.run([partial(meet, together, found)] * 2)
         assert torch.get_num_threads() == 4
-    assert {cores for _, cores in found} == {2}
-    assert len({thread for thread, _ in found}) == 2
+    assert ({cores for _, cores in found}, len({thread for thread, _ in found})) == ({2}, 2)
     assert get_ident() not in {thread for thread, _ in found}
     ThreadTeam(1).run([lambda: found.append((get_ident(), torch.get_num_threads()))])
     assert found[-1] == (get_ident(), 4)
@@ -134,7 +133,7 @@ def test_memory_that_runs_out_in_one_thread_halves_the_batch(tmp_path: Path, mon
 def test_what_is_not_finite_is_found_in_any_share(tmp_path: Path) -> None:
     model = tiny_model("gpt2")
     spoil(model)
-    with pytest.raises(NotFinite, match="layer 1 has NaN or infinite coefficients on sentence"):
+    with pytest.raises(NotFinite, match=r"layer 1 .* sentence"):
         mined_text(model, tmp_path, odd_text(), **OPTIONS)
 
 

@@ -1,7 +1,8 @@
-"""The table `token_activations` against one sentence at a time with plain hooks; stops, halves, two parts."""
+"""The table `token_activations` against one sentence at a time with plain hooks; stops, numbers that are none."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,32 +12,28 @@ import pytest
 import torch
 
 import mnemoscope as ms
-from mining.conftest import byte_tokenizer, odd_text, stop_at_third, tables_of
+from mining.conftest import ENDS, byte_tokenizer, odd_text, stop_at_third, tables_of
+from mining.expert_reference import ExpertReference
+from mining.reference import Reference
+from mining.reference_passes import distinct
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.errors import AtlasUnfinished, Interrupted, NotFinite
-from mnemoscope.mining import merge, mine
+from mnemoscope.mining import mine
 from mnemoscope.mining.passes import removals
 from mnemoscope.mining.passes.token_activations import TokenActivationPass
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.forward.hooks import read_coefficients
 from models.conftest import build
-from models.expert_models import HandRead, build_mixture
+from models.expert_models import build_mixture
 from support.mined import mined_text
 
-END = "<|endoftext|>"
 TABLE = "token_activations"
-OPTIONS: dict[str, Any] = {
-    "split": "line",
-    "triggers": 12,
-    "removals": 0,
-    "neighbours": 0,
-    "batch_tokens": 60,
-    "prefixes": 0,
-}
+OPTIONS: dict[str, Any] = {"split": "line", "triggers": 12, "batch_tokens": 60}
+OPTIONS |= dict.fromkeys(("removals", "neighbours", "prefixes"), 0)
 
 
 def mined(hf: Any, folder: Path, *, begins: bool = True, **more: Any) -> tuple[LanguageModel, Path]:
-    model = load_model(hf, tokenizer=byte_tokenizer(**({"bos_token": END, "eos_token": END} if begins else {})))
+    model = load_model(hf, tokenizer=byte_tokenizer(**(ENDS if begins else {})))
     return model, mined_text(model, folder, odd_text(80), **OPTIONS, **more)
 
 
@@ -45,39 +42,17 @@ def gated(tmp_path_factory: pytest.TempPathFactory) -> tuple[LanguageModel, Path
     return mined(build("llama"), tmp_path_factory.mktemp("gated"), token_activations=True)
 
 
-@contextmanager
-def inputs_of(modules: list[Any]) -> Iterator[list[torch.Tensor]]:
-    seen: list[torch.Tensor] = []
-    hooks = [one.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].detach())) for one in modules]
-    yield seen
-    for hook in hooks:
-        hook.remove()
-
-
 def slow_rows(atlas: Path, hf: Any, name: str, *, begins: bool) -> dict[tuple[int, ...], np.ndarray]:
-    """By layer, memory, sign and rank: the down-projection's input at every token of the trigger's sentence."""
-    inner = hf.transformer.h if name.startswith("gpt2") else hf.model.layers
-    hand = HandRead(hf, name) if name == "mixtral" else None
-    downs = [] if hand else [block.mlp.c_proj if name.startswith("gpt2") else block.mlp.down_proj for block in inner]
-    opened = open_atlas(atlas)
-    texts = dict(opened.table("sentences", columns=["sentence", "tokens"]).iter_rows())
-    found, read = {}, {}
-    for layer in opened.layers:
-        shown: dict[tuple[int, int], int] = {}
-        names = ("memory", "sign", "rank", "prefix_group", "sentence")
-        for memory, sign, rank, group, sentence in opened.table("triggers", layer=layer).select(names).iter_rows():
-            if rank != group or shown.get((memory, sign), 0) == 10:
-                continue
-            shown[memory, sign] = shown.get((memory, sign), 0) + 1
-            if sentence not in read:
-                ids = [0] * begins + list(texts[sentence])
-                if hand is not None:
-                    read[sentence] = [own.numpy() for own in hand.read(ids)[0]]
-                else:
-                    with torch.no_grad(), inputs_of(downs) as seen:
-                        hf(input_ids=torch.tensor([ids]))
-                    read[sentence] = [one.reshape(len(ids), -1).numpy() for one in seen]
-            found[layer, memory, sign, rank] = read[sentence][layer][int(begins) :, memory]
+    """By layer, memory, sign and rank of the ten best prefixes: the coefficient at every token of their sentence."""
+    beginning = 0 if begins else None
+    text = distinct(odd_text(80), byte_tokenizer(), beginning)
+    kind = partial(ExpertReference, hf, name) if name == "mixtral" else partial(Reference, hf)
+    reference, found = kind(text, beginning=beginning), {}
+    for layer in range(reference.layers):
+        first = open_atlas(atlas).table("triggers", layer=layer).filter(pl.col("rank") == pl.col("prefix_group"))
+        best = first.group_by("memory", "sign", maintain_order=True).head(10)
+        for memory, sign, rank, sentence in best.select("memory", "sign", "rank", "sentence").iter_rows():
+            found[layer, memory, sign, rank] = reference.coefficients[layer][sentence][:, memory]
     return found
 
 
@@ -129,9 +104,7 @@ def test_mined_and_added_later_are_the_same(gated: tuple[LanguageModel, Path], t
 
 
 @pytest.mark.full
-def test_stopped_and_gone_on_with_gives_the_same_bytes(
-    gated: tuple[LanguageModel, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stopped_and_gone_on_with_gives_the_same_bytes(gated: Any, tmp_path: Path, monkeypatch: Any) -> None:
     model, whole = gated
     text, out = whole.path.parent / "text.txt", tmp_path / "atlas"
     taken = stop_at_third(monkeypatch, TokenActivationPass)
@@ -146,24 +119,8 @@ def test_stopped_and_gone_on_with_gives_the_same_bytes(
 
 
 @pytest.mark.full
-def test_halves_and_numbers_that_are_none(
-    gated: tuple[LanguageModel, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_number_that_is_none_is_refused(tmp_path: Path, monkeypatch: Any) -> None:
     model, atlas = mined(build("llama"), tmp_path)
-    take = TokenActivationPass.take
-
-    def fail(self: TokenActivationPass, items: slice) -> None:
-        if items.stop - items.start > 1:
-            raise MemoryError
-        take(self, items)
-
-    monkeypatch.setattr(TokenActivationPass, "take", fail)
-    ms.extend(atlas, model, [TABLE])
-    monkeypatch.undo()
-    for layer in (0, 1):
-        one, other = (open_atlas(folder).table(TABLE, layer=layer) for folder in (gated[1], atlas))
-        np.testing.assert_allclose(one["scale"], other["scale"], rtol=1e-5)
-        assert one.drop("scale", "coefficients").equals(other.drop("scale", "coefficients"))
 
     @contextmanager
     def without_numbers(model: LanguageModel, callback: Any, **more: Any) -> Iterator[None]:
@@ -190,13 +147,3 @@ def test_a_memory_s_frame_has_the_texts_of_its_tokens(gated: tuple[LanguageModel
         assert row["coefficients"][row["position"]] == pytest.approx(row["coefficient"], rel=2e-3)
         assert row["texts"][row["position"]] == row["trigger_text"]
     assert pl.Series(rows["coefficients"]).list.len().to_list() == [len(texts) for texts in rows["texts"]]
-
-
-def test_two_parts_make_the_same_bytes(gated: tuple[LanguageModel, Path], tmp_path: Path) -> None:
-    model, whole = gated
-    text = whole.path.parent / "text.txt"
-    parts = [mine(model, text, out=tmp_path / str(i), part=(i, 2), token_activations=True, **OPTIONS) for i in (1, 2)]
-    assert not (parts[0] / TABLE).exists()
-    merged = merge(tmp_path / "merged", parts, model=model)
-    assert tables_of(merged) == tables_of(whole)
-    assert f"{TABLE}/layer-001.parquet" in tables_of(merged)

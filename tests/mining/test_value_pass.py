@@ -78,5 +78,5 @@ def test_a_norm_that_overflows_is_refused(weight: str) -> None:
     found = values.ValuePass(model).columns(0, none)
     assert np.isfinite(found["value_norm"]).all()
     named = "L1.M0" if weight == "down_proj" else "L1.M3"  # a row of the down-projection has an entry of every value
-    with pytest.raises(NotFinite, match=f"{named} has a key, a value or scores that are not finite"):
+    with pytest.raises(NotFinite, match=f"{named} has"):
         values.ValuePass(model).columns(1, none)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import mnemoscope as ms
-from mining.conftest import assert_goes_on, byte_tokenizer, odd_text
+from mining.conftest import assert_goes_on, load_bytes, odd_text
 from mining.slow_model import SlowTransformer
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.atlas.features import mean_magnitude
@@ -20,7 +20,7 @@ from mnemoscope.errors import NotFinite
 from mnemoscope.foundation.memory_names import HISTOGRAM_EDGES
 from mnemoscope.mining.passes import width
 from mnemoscope.mining.passes.width import find_duplicates, usefulness
-from mnemoscope.models import LanguageModel, load_model
+from mnemoscope.models import LanguageModel
 from mnemoscope.models.forward import partial_forward
 from mnemoscope.models.forward.partial_forward import PartialForward
 from models.conftest import build
@@ -29,7 +29,6 @@ from support.mined import mined_text
 
 pytestmark = pytest.mark.full
 
-END = "<|endoftext|>"
 DENSE = ("gpt2-relu", "gpt_neox", "gemma2")
 MIXED = ("qwen2_moe",)
 HELD_OUT = ("the cat sat on the mat", "a dog ran home", "the bird in the tree and a cat", "on the mat sat a dog")
@@ -37,10 +36,6 @@ HELD_OUT = ("the cat sat on the mat", "a dog ran home", "the bird in the tree an
 
 def atlas_of(model: LanguageModel, folder: Path) -> Path:
     return mined_text(model, folder, odd_text(40), other="\n".join(HELD_OUT) + "\n", triggers=5, removals=0).path
-
-
-def load(hf: Any) -> LanguageModel:
-    return load_model(hf, tokenizer=byte_tokenizer(bos_token=END, eos_token=END))
 
 
 def slow_order(directory: Path, layer: int) -> list[int]:
@@ -111,8 +106,8 @@ def slow_mixture(hf: Any, name: str) -> Callable[[int, list[int], np.ndarray, li
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Any, Path]:
     name = str(request.param)
     hf = build(name) if name in DENSE else build_mixture(name)
-    out = atlas_of(load(hf), tmp_path_factory.mktemp(name))
-    assert ms.extend(out, load(hf), ["width"]).made == ("width",)
+    out = atlas_of(load_bytes(hf), tmp_path_factory.mktemp(name))
+    assert ms.extend(out, load_bytes(hf), ["width"]).made == ("width",)
     return name, hf, out
 
 
@@ -175,12 +170,12 @@ def test_models_are_run_from_the_middle_and_whole_ones_say_the_same(
     case: tuple[str, Any, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, hf, out = case
-    assert PartialForward(load(hf)).possible
+    assert PartialForward(load_bytes(hf)).possible
     assert verify(out) == []
     before = pl.read_parquet(out / "width.parquet")
     monkeypatch.setattr(partial_forward, "same", lambda one, other: False)  # so no run from the middle is proved
-    assert not PartialForward(load(hf)).possible
-    ms.extend(out, load(hf), ["width"], force=True)
+    assert not PartialForward(load_bytes(hf)).possible
+    ms.extend(out, load_bytes(hf), ["width"], force=True)
     after = pl.read_parquet(out / "width.parquet")
     assert before.drop("loss").equals(after.drop("loss"))
     assert after["loss"].drop_nulls().to_list() == pytest.approx(before["loss"].drop_nulls().to_list(), rel=1e-5)
@@ -188,14 +183,14 @@ def test_models_are_run_from_the_middle_and_whole_ones_say_the_same(
 
 @pytest.mark.full
 def test_interrupted_and_gone_on_with_gives_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = load(build("gpt2"))
+    model = load_bytes(build("gpt2"))
     out = atlas_of(model, tmp_path)
     ms.extend(out, model, ["width"])
     assert_goes_on(monkeypatch, out, model, "width", width.WidthPass)
 
 
 def test_the_blocks_have_their_own_forward_back() -> None:
-    model = load(build("gpt2"))
+    model = load_bytes(build("gpt2"))
     partial = PartialForward(model)
     with pytest.raises(ZeroDivisionError), partial.install():
         raise ZeroDivisionError
@@ -203,7 +198,7 @@ def test_the_blocks_have_their_own_forward_back() -> None:
 
 
 def test_layers_of_one_memory(tmp_path: Path) -> None:
-    model = load(build("gpt2-relu", n_inner=1))
+    model = load_bytes(build("gpt2-relu", n_inner=1))
     out = atlas_of(model, tmp_path)
     ms.extend(out, model, ["width"])
     table = pl.read_parquet(out / "width.parquet")
@@ -217,21 +212,10 @@ def test_mean_magnitudes_are_as_near_as_the_histogram_allows() -> None:
     rng = np.random.default_rng(0)
     gelu = torch.nn.functional.gelu(torch.from_numpy(rng.normal(-0.5, 1.5, (4000, 40)))).numpy()
     for coefficients, near in ((gelu, 0.02), (rng.normal(0, 1, (4000, 40)), 0.15), (np.maximum(gelu, 0), 1e-12)):
-        bins = np.stack(
-            [
-                np.bincount(np.searchsorted(HISTOGRAM_EDGES, one, side="right"), minlength=len(HISTOGRAM_EDGES) + 1)
-                for one in coefficients.T
-            ]
-        )
-        rows = pl.DataFrame(
-            {
-                "mean": coefficients.mean(0),
-                "min": coefficients.min(0),
-                "max": coefficients.max(0),
-                "histogram": bins.tolist(),
-                "sampled": [4000] * 40,
-            }
-        )
+        edges = [-np.inf, *HISTOGRAM_EDGES, np.inf]
+        bins = [np.histogram(one, bins=edges)[0].tolist() for one in coefficients.T]
+        ends = {"mean": coefficients.mean(0), "min": coefficients.min(0), "max": coefficients.max(0)}
+        rows = pl.DataFrame(ends | {"histogram": bins, "sampled": [4000] * 40})
         assert mean_magnitude(rows) == pytest.approx(np.abs(coefficients).mean(0), rel=near)
         with pytest.raises(NotFinite, match="layer 3"):
             usefulness(rows, np.full(40, np.nan), layer=3)
@@ -252,7 +236,5 @@ def test_duplicates_are_those_that_were_planted(name: str) -> None:
         else:  # 2 has the key of 1 alone, 5 key and value of 4, turned a little
             mlp.c_fc.weight[:, 2], mlp.c_fc.weight[:, 5] = mlp.c_fc.weight[:, 1], 3 * mlp.c_fc.weight[:, 4]
             mlp.c_proj.weight[5] = mlp.c_proj.weight[4] + 0.05 * mlp.c_proj.weight[3]
-    model = load(hf)
-    found = np.flatnonzero(find_duplicates(model, 0)).tolist()
-    assert found == [4, 5]
-    assert not find_duplicates(model, 1).any()
+    assert np.flatnonzero(find_duplicates(load_bytes(hf), 0)).tolist() == [4, 5]
+    assert not find_duplicates(load_bytes(hf), 1).any()

@@ -101,6 +101,6 @@ def test_nothing_is_waited_for(sampled: bool, monkeypatch: pytest.MonkeyPatch) -
 def test_a_number_that_is_not_finite_is_found_and_nothing_of_it_is_saved(tmp_path: Path) -> None:
     model = tiny_model("gpt2")
     spoil(model)
-    with pytest.raises(NotFinite, match="layer 1 has NaN or infinite coefficients on sentence"):
+    with pytest.raises(NotFinite, match=r"layer 1 .* sentence"):
         mined_text(model, tmp_path, odd_text(), checkpoint_every=0.0, **OPTIONS)
     assert not (tmp_path / "atlas" / "work" / "state.safetensors").exists()

@@ -7,7 +7,8 @@ and reads the options of the checkpoint itself. It shares no code with the packa
 import argparse
 import math
 from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +44,10 @@ class Kind:
     shared: bool = False
     input_width: int = HIDDEN
     output_width: int = HIDDEN
+    layers: int = LAYERS
 
 
+_PLAIN = Kind(adaptive_input=False, cutoffs=None, softmax_cutoffs=None, tied=False)
 KINDS = {
     "tied": Kind(),
     "untied": Kind(tied=False, tied_projections=False),
@@ -62,12 +65,8 @@ KINDS = {
     "tanh gelu": Kind(activation="gelu_accurate"),
     "narrow input and output": Kind(tied=False, tied_projections=False, input_width=12, output_width=8),
     "plain input": Kind(adaptive_input=False, cutoffs=None, tied=False, tied_projections=False, input_width=10),
-    "plain": Kind(
-        adaptive_input=False, cutoffs=None, softmax_cutoffs=None, tied=False, tied_projections=False, output_width=12
-    ),
-    "plain, shared": Kind(
-        adaptive_input=False, cutoffs=None, softmax_cutoffs=None, tied=False, shared=True, final_norm=True
-    ),
+    "plain": replace(_PLAIN, tied_projections=False, output_width=12),
+    "plain, shared": replace(_PLAIN, shared=True, final_norm=True),
 }
 
 
@@ -83,12 +82,14 @@ def args_of(kind: Kind, **changes: Any) -> argparse.Namespace:
         "arch": "transformer_lm_gpt2_big",
         "task": "language_modeling",
         "fp16": True,
-        "lr": [0.0001],
+        "lr": [1e-4],
+    }
+    fields |= {
         "decoder_embed_dim": HIDDEN,
         "decoder_input_dim": kind.input_width,
         "decoder_output_dim": kind.output_width,
         "decoder_ffn_embed_dim": MEMORIES,
-        "decoder_layers": LAYERS,
+        "decoder_layers": kind.layers,
         "decoder_attention_heads": HEADS,
         "decoder_normalize_before": kind.pre_norm,
         "no_decoder_final_norm": not kind.final_norm,
@@ -97,18 +98,18 @@ def args_of(kind: Kind, **changes: Any) -> argparse.Namespace:
         "adaptive_input_factor": kind.factor,
         "adaptive_softmax_cutoff": kind.softmax_cutoffs,
         "adaptive_softmax_factor": kind.softmax_factor,
-        "adaptive_softmax_dropout": 0.2,
-        "dropout": 0.3,
         "tie_adaptive_weights": kind.tied,
         "tie_adaptive_proj": kind.tied_projections,
         "share_decoder_input_output_embed": kind.shared,
         "activation_fn": kind.activation,
+    }
+    fields |= {
+        "adaptive_softmax_dropout": 0.2,
+        "dropout": 0.3,
         "decoder_learned_pos": False,
         "character_embeddings": False,
-        "decoder_layers_to_keep": None,
-        "tokens_per_sample": CONTEXT,
-        "max_target_positions": None,
     }
+    fields |= {"decoder_layers_to_keep": None, "tokens_per_sample": CONTEXT, "max_target_positions": None}
     return argparse.Namespace(**(fields | changes))
 
 
@@ -137,7 +138,7 @@ def weights_of(kind: Kind, *, seed: int = 0) -> "OrderedDict[str, Tensor]":
         if kind.input_width != HIDDEN:
             draw("project_in_dim.weight", HIDDEN, kind.input_width)
     weights["decoder.embed_positions._float_tensor"] = torch.tensor([math.nan])
-    for layer in range(LAYERS):
+    for layer in range(kind.layers):
         for part in ("k_proj", "v_proj", "q_proj", "out_proj"):
             draw(f"layers.{layer}.self_attn.{part}.weight", HIDDEN, HIDDEN)
             draw(f"layers.{layer}.self_attn.{part}.bias", HIDDEN)
@@ -198,23 +199,28 @@ class Slow:
         self.args = args
         self.weights = {name.removeprefix("decoder."): tensor.double() for name, tensor in weights.items()}
 
-    def hidden(self, ids: list[int]) -> tuple[Tensor, list[Tensor]]:
-        """What the head reads `[position, width]`, and every layer's coefficients `[position, memory]`."""
+    def blocks(self, ids: list[int]) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+        """Of every layer what its ffn reads, its coefficients, its update and its output, rows `[position, ...]`."""
         stream = torch.stack([self.embedded(token) + _position(place) for place, token in enumerate(ids)])
-        coefficients = []
         for layer in range(self.args.decoder_layers):
             name = f"layers.{layer}."
             if self.args.decoder_normalize_before:
-                stream = stream + self._attended(name, self.normed(f"{name}self_attn_layer_norm", stream))
-                ffn_input = self.normed(f"{name}final_layer_norm", stream)
+                residual = stream + self._attended(name, self.normed(f"{name}self_attn_layer_norm", stream))
+                ffn_input = self.normed(f"{name}final_layer_norm", residual)
             else:
-                stream = self.normed(f"{name}self_attn_layer_norm", stream + self._attended(name, stream))
-                ffn_input = stream
-            coefficients.append(_ACTIVATIONS[self.args.activation_fn](self._mapped(f"{name}fc1", ffn_input)))
-            stream = stream + self._mapped(f"{name}fc2", coefficients[-1])
+                residual = self.normed(f"{name}self_attn_layer_norm", stream + self._attended(name, stream))
+                ffn_input = residual
+            coefficients = _ACTIVATIONS[self.args.activation_fn](self._mapped(f"{name}fc1", ffn_input))
+            update = self._mapped(f"{name}fc2", coefficients)
+            stream = residual + update
             if not self.args.decoder_normalize_before:
                 stream = self.normed(f"{name}final_layer_norm", stream)
-        return self.read_out(stream), coefficients
+            yield residual, coefficients, update, stream
+
+    def hidden(self, ids: list[int]) -> tuple[Tensor, list[Tensor]]:
+        """What the head reads `[position, width]`, and every layer's coefficients `[position, memory]`."""
+        found = list(self.blocks(ids))
+        return self.read_out(found[-1][-1]), [coefficients for _, coefficients, _, _ in found]
 
     def read_out(self, stream: Tensor) -> Tensor:
         """The final norm and the projection before the head, each where there is one."""

@@ -56,61 +56,36 @@ class Case:
     context: int = CONTEXT
 
 
-_SMALL = {
-    "hidden_size": HIDDEN,
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": 2,
-    "intermediate_size": MEMORIES,
-    "max_position_embeddings": CONTEXT,
-}
+_COMMON = {"hidden_size": HIDDEN, "num_hidden_layers": LAYERS, "num_attention_heads": 2}
+_COMMON |= {"max_position_embeddings": CONTEXT}
+_SMALL = _COMMON | {"intermediate_size": MEMORIES}
 _GPT = {"n_embd": HIDDEN, "n_layer": LAYERS, "n_head": 2, "n_inner": MEMORIES, "n_positions": CONTEXT}
-_OPT = {
-    "hidden_size": HIDDEN,
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": 2,
-    "ffn_dim": MEMORIES,
-    "max_position_embeddings": CONTEXT,
-    "word_embed_proj_dim": HIDDEN,
-}
+_OPT = _COMMON | {"ffn_dim": MEMORIES, "word_embed_proj_dim": HIDDEN}
 _NARROW = _OPT | {"word_embed_proj_dim": 8}
-_NEO = {
-    "hidden_size": HIDDEN,
-    "num_layers": LAYERS,
-    "attention_types": [[["global", "local"], 1]],
-    "num_heads": 2,
-    "intermediate_size": MEMORIES,
-    "max_position_embeddings": CONTEXT,
-    "window_size": 4,
-}
+_NEO = {"hidden_size": HIDDEN, "num_layers": LAYERS, "num_heads": 2, "intermediate_size": MEMORIES, "window_size": 4}
+_NEO |= {"attention_types": [[["global", "local"], 1]], "max_position_embeddings": CONTEXT}
 _BLOOM = {"hidden_size": HIDDEN, "n_layer": LAYERS, "n_head": 2, "seq_length": CONTEXT}
-_FALCON = {
-    "hidden_size": HIDDEN,
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": 2,
-    "ffn_hidden_size": MEMORIES,
-    "max_position_embeddings": CONTEXT,
-    "bias": True,
-}
+_FALCON = _COMMON | {"ffn_hidden_size": MEMORIES, "bias": True}
+_NEW_FALCON = _FALCON | {"new_decoder_architecture": True}
+_GRANITE = _SMALL | {"logits_scaling": 3.0, "residual_multiplier": 0.4}
 _GEMMA = _SMALL | {"num_key_value_heads": 1, "head_dim": 8}
 
 _gpt2 = _ungated("mlp.c_fc", _tanh_gelu, conv=True)
+_gpt2_relu = _ungated("mlp.c_fc", relu, conv=True)
+_gptj = _ungated("mlp.fc_in", _tanh_gelu)
 _neox = _ungated("mlp.dense_h_to_4h", gelu)
 _bloom = _ungated("mlp.dense_h_to_4h", _tanh_gelu)
 _opt = _ungated("fc1", relu)
 
 CASES = {
     "gpt2": Case("gpt2", "pre-norm", False, _gpt2, _GPT),
-    "gpt2-relu": Case(
-        "gpt2", "pre-norm", False, _ungated("mlp.c_fc", relu, conv=True), _GPT | {"activation_function": "relu"}
-    ),
+    "gpt2-relu": Case("gpt2", "pre-norm", False, _gpt2_relu, _GPT | {"activation_function": "relu"}),
     "gpt_bigcode": Case("gpt_bigcode", "pre-norm", False, _ungated("mlp.c_fc", _tanh_gelu), _GPT),
     "gpt_neo": Case("gpt_neo", "pre-norm", False, _ungated("mlp.c_fc", _tanh_gelu), _NEO),
     "gpt_neox": Case("gpt_neox", "parallel", False, _neox, _SMALL),
     "gpt_neox-sequential": Case("gpt_neox", "pre-norm", False, _neox, _SMALL | {"use_parallel_residual": False}),
-    "gptj": Case("gptj", "parallel", False, _ungated("mlp.fc_in", _tanh_gelu), _GPT | {"rotary_dim": 4}),
-    "codegen": Case(
-        "codegen", "parallel", False, _ungated("mlp.fc_in", _tanh_gelu), _GPT | {"n_head": 4, "rotary_dim": 4}
-    ),
+    "gptj": Case("gptj", "parallel", False, _gptj, _GPT | {"rotary_dim": 4}),
+    "codegen": Case("codegen", "parallel", False, _gptj, _GPT | {"n_head": 4, "rotary_dim": 4}),
     "opt": Case("opt", "pre-norm", False, _opt, _OPT),
     "opt-no-final-norm": Case("opt", "pre-norm", False, _opt, _NARROW | {"_remove_final_layer_norm": True}),
     "opt-350m": Case("opt", "post-norm", False, _opt, _NARROW | {"do_layer_norm_before": False}),
@@ -128,15 +103,11 @@ CASES = {
     "olmo2": Case("olmo2", "sandwich", True, _gated(silu), _SMALL),
     "phi": Case("phi", "parallel", False, _ungated("mlp.fc1", _tanh_gelu), _SMALL),
     "phi3": Case("phi3", "pre-norm", True, _phi3, _SMALL | {"pad_token_id": 0}),
-    "falcon": Case("falcon", "parallel", False, _neox, _FALCON | {"new_decoder_architecture": True}),
-    "falcon-one-norm": Case(
-        "falcon", "parallel", False, _neox, _FALCON | {"new_decoder_architecture": True, "num_ln_in_parallel_attn": 1}
-    ),
+    "falcon": Case("falcon", "parallel", False, _neox, _NEW_FALCON),
+    "falcon-one-norm": Case("falcon", "parallel", False, _neox, _NEW_FALCON | {"num_ln_in_parallel_attn": 1}),
     "falcon-7b": Case("falcon", "parallel", False, _neox, _FALCON),
     "falcon-rw": Case("falcon", "pre-norm", False, _neox, _FALCON | {"parallel_attn": False, "alibi": True}),
-    "granite": Case(
-        "granite", "pre-norm", True, _gated(silu), _SMALL | {"logits_scaling": 3.0, "residual_multiplier": 0.4}
-    ),
+    "granite": Case("granite", "pre-norm", True, _gated(silu), _GRANITE),
     "cohere": Case("cohere", "parallel", True, _gated(silu), _SMALL | {"logit_scale": 0.2}),
     "cohere2": Case("cohere2", "parallel", True, _gated(silu), _SMALL | {"logit_scale": 0.2}),
 }

@@ -16,25 +16,13 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging
 
 HIDDEN, WIDTH, EXPERTS = 16, 24, 4
-_SIZES = {
-    "hidden_size": HIDDEN,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "intermediate_size": WIDTH,
-    "moe_intermediate_size": WIDTH,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "num_experts": EXPERTS,
-    "num_local_experts": EXPERTS,
-    "n_routed_experts": EXPERTS,
-    "num_experts_per_tok": 2,
-    "n_shared_experts": 1,
-    "num_shared_experts": 1,
-}
+_SIZES = {"hidden_size": HIDDEN, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2}
+_SIZES |= {"head_dim": 8, "intermediate_size": WIDTH, "max_position_embeddings": 64, "pad_token_id": 0}
+_SIZES |= {"moe_intermediate_size": WIDTH, "num_experts_per_tok": 2, "n_shared_experts": 1, "num_shared_experts": 1}
+_SIZES |= dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), EXPERTS)
 _LATENT = {"q_lora_rank": None, "kv_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 4, "v_head_dim": 8}
 _GROUPS = {"n_group": 1, "topk_group": 1, "first_k_dense_replace": 1}
+_DEEPSEEK = _LATENT | _GROUPS | {"routed_scaling_factor": 2.5}
 
 
 def _halves(experts: Any, e: int, x: Tensor) -> Tensor:
@@ -125,37 +113,30 @@ class Experts:
 
 
 _SHARED = "mlp.shared_experts"
+_SWITCHED: dict[str, Any] = {"shared": "mlp.shared_expert", "switch": "mlp.shared_expert_gate"}
+_LINEAR = {f"linear_num_{part}_heads": 2 for part in ("key", "value")}
+_LINEAR |= {f"linear_{part}_head_dim": 8 for part in ("key", "value")}
+_JAMBA = {"expert_layer_period": 2, "expert_layer_offset": 1, "attn_layer_period": 2, "attn_layer_offset": 1}
+_MAMBA = {"mamba_num_heads": 4, "mamba_head_dim": 8, "ssm_state_size": 4, "n_groups": 2}
+_NEMOTRON = _MAMBA | {"moe_shared_expert_intermediate_size": 20, "routed_scaling_factor": 2.5}
+_NEMOTRON |= {"n_group": 1, "topk_group": 1}
+_MIXER: dict[str, Any] = {"experts": "mixer.experts", "shared": "mixer.shared_experts", "whole": "mixer"}
+_MIXER |= {"make": _squared, "make_shared": _squared_mlp, "gated": False, "final_norm": "norm_f"}
+_DBRX = {"ffn_hidden_size": WIDTH, "moe_num_experts": EXPERTS, "moe_top_k": 2, "hidden_size": HIDDEN}
 _SPARSE = "block_sparse_moe.experts"
 MIXTURES = {
     "mixtral": Experts("mixtral", {}),
-    "qwen2_moe": Experts(
-        "qwen2_moe",
-        {"shared_expert_intermediate_size": 20},
-        shared="mlp.shared_expert",
-        switch="mlp.shared_expert_gate",
-    ),
+    "qwen2_moe": Experts("qwen2_moe", {"shared_expert_intermediate_size": 20}, **_SWITCHED),
     "qwen3_moe": Experts("qwen3_moe", {}),
     "qwen3_next": Experts(
         "qwen3_next",
-        {
-            "shared_expert_intermediate_size": 20,
-            "linear_num_key_heads": 2,
-            "linear_num_value_heads": 2,
-            "linear_key_head_dim": 8,
-            "linear_value_head_dim": 8,
-            "layer_types": ["linear_attention", "full_attention"],
-        },
-        shared="mlp.shared_expert",
-        switch="mlp.shared_expert_gate",
+        _LINEAR | {"shared_expert_intermediate_size": 20, "layer_types": ["linear_attention", "full_attention"]},
+        **_SWITCHED,
     ),
     "olmoe": Experts("olmoe", {}),
     "phimoe": Experts("phimoe", {}),
-    "deepseek_v2": Experts(
-        "deepseek_v2", _LATENT | _GROUPS | {"routed_scaling_factor": 2.5}, shared=_SHARED, dense=(0,)
-    ),
-    "deepseek_v3": Experts(
-        "deepseek_v3", _LATENT | _GROUPS | {"routed_scaling_factor": 2.5, "head_dim": 4}, shared=_SHARED, dense=(0,)
-    ),
+    "deepseek_v2": Experts("deepseek_v2", _DEEPSEEK, shared=_SHARED, dense=(0,)),
+    "deepseek_v3": Experts("deepseek_v3", _DEEPSEEK | {"head_dim": 4}, shared=_SHARED, dense=(0,)),
     "gpt_oss": Experts("gpt_oss", {}, make=_oss, values=_rows),
     "granitemoe": Experts("granitemoe", {"residual_multiplier": 0.4, "logits_scaling": 3.0}, experts=_SPARSE),
     "granitemoeshared": Experts(
@@ -178,15 +159,7 @@ MIXTURES = {
     ),
     "jamba": Experts(
         "jamba",
-        {
-            "expert_layer_period": 2,
-            "expert_layer_offset": 1,
-            "attn_layer_period": 2,
-            "attn_layer_offset": 1,
-            "mamba_d_state": 4,
-            "mamba_d_conv": 2,
-            "use_mamba_kernels": False,
-        },
+        _JAMBA | {"mamba_d_state": 4, "mamba_d_conv": 2, "use_mamba_kernels": False},
         experts="feed_forward.experts",
         dense=(0,),
         whole="feed_forward",
@@ -194,49 +167,14 @@ MIXTURES = {
     ),
     "nemotron_h": Experts(
         "nemotron_h",
-        {
-            "layers_block_type": ["attention", "moe", "mlp", "mamba"],
-            "num_hidden_layers": 4,
-            "mamba_num_heads": 4,
-            "moe_shared_expert_intermediate_size": 20,
-            "mamba_head_dim": 8,
-            "ssm_state_size": 4,
-            "n_groups": 2,
-            "routed_scaling_factor": 2.5,
-            "n_group": 1,
-            "topk_group": 1,
-        },
-        experts="mixer.experts",
-        shared="mixer.shared_experts",
-        make=_squared,
-        make_shared=_squared_mlp,
+        _NEMOTRON | {"layers_block_type": ["attention", "moe", "mlp", "mamba"], "num_hidden_layers": 4},
+        **_MIXER,
         dense=(1,),
-        gated=False,
-        whole="mixer",
-        final_norm="norm_f",
     ),
     "nemotron_h latent": Experts(
         "nemotron_h",
-        {
-            "layers_block_type": ["attention", "moe"],
-            "moe_shared_expert_intermediate_size": 20,
-            "mamba_num_heads": 4,
-            "mamba_head_dim": 8,
-            "ssm_state_size": 4,
-            "n_groups": 2,
-            "routed_scaling_factor": 2.5,
-            "n_group": 1,
-            "topk_group": 1,
-            "moe_latent_size": 8,
-            "mlp_bias": True,
-        },
-        experts="mixer.experts",
-        shared="mixer.shared_experts",
-        make=_squared,
-        make_shared=_squared_mlp,
-        gated=False,
-        whole="mixer",
-        final_norm="norm_f",
+        _NEMOTRON | {"layers_block_type": ["attention", "moe"], "moe_latent_size": 8, "mlp_bias": True},
+        **_MIXER,
         narrow=("mixer.fc1_latent_proj", "mixer.fc2_latent_proj"),
     ),
     "gemma4": Experts(
@@ -259,11 +197,7 @@ MIXTURES = {
     "dbrx": Experts(
         "dbrx",
         {
-            "d_model": HIDDEN,
-            "n_heads": 2,
-            "n_layers": 2,
-            "max_seq_len": 64,
-            "ffn_config": {"ffn_hidden_size": WIDTH, "moe_num_experts": EXPERTS, "moe_top_k": 2, "hidden_size": HIDDEN},
+            **{"d_model": HIDDEN, "n_heads": 2, "n_layers": 2, "max_seq_len": 64, "ffn_config": _DBRX},
             "attn_config": {"kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 8.0},
         },
         experts="ffn.experts",

@@ -71,45 +71,15 @@ def blank_model(kind: str, settings: dict[str, Any], *, rows: int) -> Any:
         logging.set_verbosity(before)
 
 
-_GPT = {
-    "n_embd": HIDDEN,
-    "n_layer": LAYERS,
-    "n_head": HEADS,
-    "n_inner": MEMORIES,
-    "n_positions": CONTEXT,
-    "resid_pdrop": 0.0,
-    "embd_pdrop": 0.0,
-    "attn_pdrop": 0.0,
-}
-_NEO = {
-    "hidden_size": HIDDEN,
-    "num_layers": LAYERS,
-    "attention_types": [[["global", "local"], 1]],
-    "num_heads": HEADS,
-    "intermediate_size": MEMORIES,
-    "max_position_embeddings": CONTEXT,
-    "window_size": CONTEXT,
-}
-_OPT = {
-    "hidden_size": HIDDEN,
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": HEADS,
-    "ffn_dim": MEMORIES,
-    "max_position_embeddings": CONTEXT,
-    "word_embed_proj_dim": HIDDEN,
-    "do_layer_norm_before": True,
-}
-_LLAMA = {
-    "hidden_size": HIDDEN,
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": HEADS,
-    "num_key_value_heads": 1,
-    "intermediate_size": MEMORIES,
-    "max_position_embeddings": CONTEXT,
-    "rms_norm_eps": 1e-5,
-    "hidden_act": "silu",
-    "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
-}
+_GPT = {"n_embd": HIDDEN, "n_layer": LAYERS, "n_head": HEADS, "n_inner": MEMORIES, "n_positions": CONTEXT}
+_GPT |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+_NEO = {"hidden_size": HIDDEN, "num_layers": LAYERS, "num_heads": HEADS, "intermediate_size": MEMORIES}
+_NEO |= {"attention_types": [[["global", "local"], 1]], "max_position_embeddings": CONTEXT, "window_size": CONTEXT}
+_COMMON = {"hidden_size": HIDDEN, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS}
+_COMMON |= {"max_position_embeddings": CONTEXT}
+_OPT = _COMMON | {"ffn_dim": MEMORIES, "word_embed_proj_dim": HIDDEN, "do_layer_norm_before": True}
+_LLAMA = _COMMON | {"num_key_value_heads": 1, "intermediate_size": MEMORIES, "rms_norm_eps": 1e-5}
+_LLAMA |= {"hidden_act": "silu", "rope_parameters": {"rope_type": "default", "rope_theta": 100.0}}
 
 
 def _gpt2(own: Weights) -> Weights:

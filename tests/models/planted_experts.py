@@ -82,25 +82,11 @@ def _tokenizer() -> Any:
 def build() -> Any:
     """The model, whose stream has one entry per input word and one per promoted word."""
     words = len(WORDS)
-    model = MixtralForCausalLM(
-        MixtralConfig(
-            vocab_size=words,
-            hidden_size=2 * words,
-            intermediate_size=MEMORIES,
-            num_hidden_layers=LAYERS,
-            num_attention_heads=2,
-            num_key_value_heads=2,
-            num_local_experts=EXPERTS,
-            num_experts_per_tok=2,
-            hidden_act="relu",
-            max_position_embeddings=64,
-            sliding_window=None,
-            tie_word_embeddings=False,
-            bos_token_id=0,
-            eos_token_id=None,
-            pad_token_id=None,
-        )
-    )
+    sizes = {"vocab_size": words, "hidden_size": 2 * words, "intermediate_size": MEMORIES, "num_hidden_layers": LAYERS}
+    sizes |= {"num_attention_heads": 2, "num_key_value_heads": 2, "max_position_embeddings": 64}
+    routed = {"num_local_experts": EXPERTS, "num_experts_per_tok": 2, "hidden_act": "relu", "sliding_window": None}
+    ends = {"bos_token_id": 0, "eos_token_id": None, "pad_token_id": None}
+    model = MixtralForCausalLM(MixtralConfig(**sizes, **routed, **ends, tie_word_embeddings=False))
     model.train(False).requires_grad_(False)
     for name, parameter in model.named_parameters():
         if "norm.weight" not in name:

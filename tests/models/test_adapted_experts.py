@@ -22,20 +22,14 @@ from models.test_experts import IDS, read
 pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
 
 _STACKS = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
+_OF_LLAMA4 = [name.replace("mlp", "feed_forward") for name in _STACKS]
+_SHARED = [f"shared_expert.{name}_proj" for name in ("gate", "up", "down")]
 PLACES: dict[str, tuple[str, dict[str, Any], bool]] = {
     "both stacks": ("mixtral", {"target_parameters": _STACKS, "target_modules": []}, True),
     "one stack": ("qwen2_moe", {"target_parameters": _STACKS[1:], "target_modules": ["q_proj"]}, True),
     "stacks the other way round": ("gpt_oss", {"target_parameters": _STACKS, "target_modules": []}, True),
-    "weighed inputs": (
-        "llama4",
-        {"target_parameters": [name.replace("mlp", "feed_forward") for name in _STACKS], "target_modules": []},
-        True,
-    ),
-    "shared expert": (
-        "qwen2_moe",
-        {"target_modules": [f"shared_expert.{name}_proj" for name in ("gate", "up", "down")]},
-        True,
-    ),
+    "weighed inputs": ("llama4", {"target_parameters": _OF_LLAMA4, "target_modules": []}, True),
+    "shared expert": ("qwen2_moe", {"target_modules": _SHARED}, True),
     "shared expert's gate": ("qwen2_moe", {"target_modules": ["shared_expert_gate"]}, False),
     "router": ("mixtral", {"target_parameters": ["mlp.gate.weight"], "target_modules": []}, False),
     "attention alone": ("mixtral", {"target_modules": ["q_proj", "v_proj"]}, False),
@@ -92,9 +86,8 @@ def test_it_is_mined_as_the_merged_model_is_by_brute_force(place: str, tmp_path:
 def test_several_adapters_of_experts_and_none() -> None:
     network = adapt("mixtral", target_parameters=_STACKS, target_modules=[])
     torch.manual_seed(2)
-    network.add_adapter(
-        "second", peft.LoraConfig(r=2, target_parameters=_STACKS, target_modules=[], init_lora_weights=False)
-    )
+    second = peft.LoraConfig(r=2, target_parameters=_STACKS, target_modules=[], init_lora_weights=False)
+    network.add_adapter("second", second)
     values, prints = {}, set()
     for name, active in (("first", "default"), ("second", "second"), ("both", ["default", "second"])):
         network.base_model.set_adapter(active)
@@ -121,16 +114,6 @@ def test_values_asked_for_while_the_model_runs_are_adapted_once() -> None:
         torch.testing.assert_close(found, before, atol=1e-6, rtol=1e-5)
 
 
-def test_an_adapter_of_experts_by_name(tmp_path: Path) -> None:
-    network = adapt("mixtral", target_parameters=_STACKS, target_modules=[])
-    network.save_pretrained(tmp_path / "adapter")
-    build_mixture("mixtral").save_pretrained(tmp_path / "base")
-    byte_tokenizer().save_pretrained(tmp_path / "base")
-    model, known = load_model(str(tmp_path / "base"), adapter=str(tmp_path / "adapter")), load(network)
-    assert (model.fingerprint, model.probed) == (known.fingerprint, True)
-    assert torch.equal(model.values(1), known.values(1))
-
-
 def test_the_proof_notices_an_adapter_of_experts_that_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     network = adapt("mixtral", target_parameters=_STACKS, target_modules=[])
     monkeypatch.setattr(Stacks, "__getitem__", lambda self, name: copy.copy(getattr(self.module, name).detach()))
@@ -147,8 +130,7 @@ def test_stacks_that_bitsandbytes_has_packed(name: str) -> None:
             parametrize.replace_parameter_4bit(block.mlp.experts, stack)
             getattr(plain.mlp.experts, stack).data.copy_(getattr(block.mlp.experts, stack))
     model, twin = load(network), load(wide)
-    assert (model.probed, twin.probed) == (True, False)
-    assert model.sizes == twin.sizes
+    assert (model.probed, twin.probed, model.sizes) == (True, False, twin.sizes)
     for layer, found in read(model, IDS).items():
         assert torch.equal(model.values(layer), twin.values(layer))
         torch.testing.assert_close(found, HandRead(wide, name).read(IDS)[0][layer], atol=1e-5, rtol=1e-5)

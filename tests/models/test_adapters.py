@@ -34,6 +34,17 @@ def save_adapter(folder: Path, name: str, **options: Any) -> str:
     return str(folder)
 
 
+def trained(network: Any, config: Any) -> Any:
+    """The network with an adapter whose trainable weights were moved at random."""
+    made = peft.get_peft_model(network, config)
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            if parameter.requires_grad:
+                parameter.add_(0.1 * torch.randn_like(parameter))
+    return made
+
+
 @pytest.mark.fast(1)
 @pytest.mark.parametrize("name", list(TARGETS))
 def test_an_adapter_by_name_is_the_one_that_peft_loads(name: str, tmp_path: Path) -> None:
@@ -60,13 +71,7 @@ KINDS: dict[str, Any] = {
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_other_kinds_are_as_peft_loads_them_and_merges_them(kind: str, tmp_path: Path) -> None:
     config = getattr(peft, kind)(target_modules=TARGETS["llama"], **KINDS[kind])
-    made = peft.get_peft_model(network_of("llama"), config)
-    torch.manual_seed(3)
-    with torch.no_grad():
-        for parameter in made.parameters():
-            if parameter.requires_grad:
-                parameter.add_(0.1 * torch.randn_like(parameter))
-    made.save_pretrained(tmp_path / "adapter")
+    trained(network_of("llama"), config).save_pretrained(tmp_path / "adapter")
     model = load_model(save_base(tmp_path / "base", "llama"), adapter=str(tmp_path / "adapter"))
     network = peft.PeftModel.from_pretrained(network_of("llama"), str(tmp_path / "adapter")).eval()
     assert model.fingerprint == load(network).fingerprint
@@ -83,15 +88,8 @@ def test_the_command_line_says_what_was_read(tmp_path: Path, capsys: pytest.Capt
     assert printed.startswith("base+adapter: family llama")
     assert "values      probed" in printed
     assert main(["trace", base, "the cat", "--adapter", adapter, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["python"].splitlines()[2] == (
-        f"model = ms.load_model({base!r}, adapter={adapter!r})"
-    )
-    assert main(["inspect", base, "--adapter", base]) == 2
-    assert (
-        capsys.readouterr()
-        .err.splitlines()[-1]
-        .endswith("holds no adapter_config.json; give the folder of a saved adapter, or its hub id")
-    )
+    python = json.loads(capsys.readouterr().out)["python"].splitlines()
+    assert python[2] == f"model = ms.load_model({base!r}, adapter={adapter!r})"
 
 
 def test_a_folder_that_is_no_adapter(tmp_path: Path) -> None:
@@ -151,8 +149,7 @@ def test_an_adapter_of_the_hub_is_its_files_there(tmp_path: Path, monkeypatch: p
     tokenizer = ["tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt", "*.jinja"]
     assert asked == [("some/lora", ["adapter_config.json", "adapter_model.*", *tokenizer])]
     assert "'some/model' holds no adapter_config.json" in refused(ModelNotFound, base, adapter="some/model")
-    said = refused(ModelNotFound, base, adapter="some/missing")
-    assert "no adapter 'some/missing' on this machine or the hub" in said
+    assert "no adapter 'some/missing'" in refused(ModelNotFound, base, adapter="some/missing")
 
 
 RESIZED: dict[str, tuple[str, bool, dict[str, Any]]] = {
@@ -183,12 +180,7 @@ def test_an_adapter_of_a_resized_vocabulary_brings_its_rows_and_its_tokenizer(ca
     network.resize_token_embeddings(rows + 2)
     usual = {"r": 2, "target_modules": TARGETS[family], "init_lora_weights": False, "fan_in_fan_out": family == "gpt2"}
     config = peft.LoraConfig(**(usual | options))
-    made = peft.get_peft_model(network, config).eval()
-    torch.manual_seed(3)
-    with torch.no_grad():
-        for parameter in made.parameters():
-            if parameter.requires_grad:
-                parameter.add_(0.1 * torch.randn_like(parameter))
+    made = trained(network, config).eval()
     made.save_pretrained(tmp_path / "adapter", save_embedding_layers=True)
     tokenizer.save_pretrained(tmp_path / "adapter")
 
@@ -205,8 +197,7 @@ def test_an_adapter_of_a_resized_vocabulary_brings_its_rows_and_its_tokenizer(ca
 def test_an_adapter_of_another_model(tmp_path: Path) -> None:
     base = save_base(tmp_path / "base", "llama")
     for name in ("gpt2", "gpt_neox"):  # names that are not there
-        said = refused(ModelUnsupported, base, adapter=save_adapter(tmp_path / name, name))
-        assert "does not fit" in said
+        assert "does not fit" in refused(ModelUnsupported, base, adapter=save_adapter(tmp_path / name, name))
     fitting = Path(save_adapter(tmp_path / "fitting", "llama"))
     weights = load_file(fitting / "adapter_model.safetensors")
     first = next(iter(weights))

@@ -39,7 +39,6 @@ def test_attention_is_the_module_that_gives_weights(
         module = hf.get_submodule(path.format(layer))
         block = hf.get_submodule(path.format(layer).rpartition(".")[0])
         assert places([found]) == [(True, module, norm and block.get_submodule(norm))]
-        assert found.heads is not None
         assert found.heads.out is module.get_submodule(out)
         assert found.heads.behind is (None if behind is None else block.get_submodule(behind))
         wanted = hf.config.residual_multiplier if factor is None else factor

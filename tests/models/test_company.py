@@ -16,23 +16,11 @@ from mnemoscope.models.proof.company import boundaries_of, prove_long_rows, side
 from mnemoscope.tracing import trace
 from models.conftest import CASES, build
 
-SIZES: dict[str, Any] = {
-    "vocab_size": 280,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 64,
-    "bos_token_id": 0,
-    "eos_token_id": 0,
-    "pad_token_id": None,
-}
-LONGROPE: dict[str, Any] = {
-    "rope_type": "longrope",
-    "rope_theta": 10000.0,
-    "short_factor": [1.0] * 4,
-    "long_factor": [2.0, 4.0, 8.0, 16.0],
-}
+SIZES: dict[str, Any] = {"vocab_size": 280, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+SIZES |= {"num_attention_heads": 4, "max_position_embeddings": 64}
+SIZES |= {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
+LONGROPE: dict[str, Any] = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0] * 4}
+LONGROPE |= {"long_factor": [2.0, 4.0, 8.0, 16.0]}
 
 
 def loud(network: Any) -> Any:
@@ -45,15 +33,8 @@ def loud(network: Any) -> Any:
 
 
 def longrope(boundary: int = 16) -> Any:
-    return loud(
-        Phi3ForCausalLM(
-            Phi3Config(
-                **SIZES,
-                original_max_position_embeddings=boundary,
-                rope_parameters=LONGROPE | {"original_max_position_embeddings": boundary},
-            )
-        )
-    )
+    original = {"original_max_position_embeddings": boundary}
+    return loud(Phi3ForCausalLM(Phi3Config(**SIZES, **original, rope_parameters=LONGROPE | original)))
 
 
 def load(network: Any) -> LanguageModel:

@@ -122,11 +122,8 @@ def test_a_model_in_memory_is_widened_in_a_copy() -> None:
 @pytest.mark.parametrize("bits", ["weights", "activations"])
 def test_formats_of_torchao(bits: str) -> None:
     quantization = pytest.importorskip("torchao.quantization")
-    config = (
-        quantization.Int8WeightOnlyConfig()
-        if bits == "weights"
-        else quantization.Int8DynamicActivationInt8WeightConfig()
-    )
+    kind = "Int8WeightOnlyConfig" if bits == "weights" else "Int8DynamicActivationInt8WeightConfig"
+    config = getattr(quantization, kind)()
     network, whole = network_of("llama"), load(network_of("llama"))
     quantization.quantize_(network, config, filter_fn=lambda module, path: "mlp" in path and type(module) is nn.Linear)
     if bits == "activations":

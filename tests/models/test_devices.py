@@ -238,7 +238,20 @@ def test_sizes_and_devices_are_read() -> None:
     assert parse_max_memory(str(write_max_memory({1: 5, "cpu": "2MiB"}))) == {1: 5, "cpu": 2 << 20}
 
 
-NONSENSE = "does not say how much of which device; write 2GiB"
+NONSENSE = (
+    "",
+    "2",
+    "GiB",
+    "-1GiB",
+    "2iB",
+    "much",
+    "disk=3GiB",
+    "mps=1GiB",
+    "1GiB,2GiB",
+    "cpu=1GB,cpu=2GB",
+    "0=",
+    "=1GB",
+)
 
 
 @pytest.mark.parametrize(
@@ -249,9 +262,7 @@ NONSENSE = "does not say how much of which device; write 2GiB"
         ("builtin:pydocs", {"max_memory": "1GiB", "device": "meta"}, "for CUDA cards and the CPU, not for meta"),
         ("builtin:pydocs", {"max_memory": "0=1GiB"}, "names card 0, but there are 0 cards here"),
         ("builtin:pydocs", {"max_memory": "0=1GiB", "device": "cpu"}, "names card 0, but cpu was asked for"),
-        *(("builtin:pydocs", {"max_memory": text}, NONSENSE) for text in ("", "2", "GiB", "-1GiB", "2iB", "much")),
-        *(("builtin:pydocs", {"max_memory": text}, NONSENSE) for text in ("disk=3GiB", "mps=1GiB", "1GiB,2GiB")),
-        *(("builtin:pydocs", {"max_memory": text}, NONSENSE) for text in ("cpu=1GB,cpu=2GB", "0=", "=1GB")),
+        *(("builtin:pydocs", {"max_memory": text}, "does not say how much of which device") for text in NONSENSE),
     ],
 )
 def test_what_cannot_be_spread_is_refused(source: str, options: Any, message: str) -> None:
@@ -288,26 +299,22 @@ def test_cards_come_first_then_memory_then_disk(two_cards: None) -> None:
         room = Room(torch.float32, None if device is None else torch.device(device), text)
         return [pair for pair in room.budgets().items() if pair[0] != "cpu" or "cpu" in str(text)]
 
-    assert budgets(None) == [(0, 900), (1, 1800)]
-    assert budgets("500B") == [(0, 500), (1, 500)]
-    assert budgets("1=7B,cpu=8B") == [(1, 7), ("cpu", 8)]
-    assert budgets("cpu=8B") == [(0, 900), (1, 1800), ("cpu", 8)]
-    assert budgets("500B", "cuda:1") == [(1, 500)]
-    assert budgets(None, "cuda") == [(0, 900), (1, 1800)]
+    assert (budgets(None), budgets("500B")) == ([(0, 900), (1, 1800)], [(0, 500), (1, 500)])
+    assert (budgets("1=7B,cpu=8B"), budgets("cpu=8B")) == ([(1, 7), ("cpu", 8)], [(0, 900), (1, 1800), ("cpu", 8)])
+    assert (budgets("500B", "cuda:1"), budgets(None, "cuda")) == ([(1, 500)], [(0, 900), (1, 1800)])
     assert Room(torch.float32, torch.device("cuda:1")).device_map(None, None, stored=None, trust=False) is None
     with pytest.raises(OptionError, match="names card 2, but there are 2 cards here"):
         budgets("2=1GiB")
     network = build("llama", num_hidden_layers=12, vocab_size=40)
     config, size = network.config, bytes_of(network)
     quarter = size // 4
-    found = Room(torch.float32, None, f"0={quarter}B,1={quarter}B,cpu={quarter}B").device_map(
-        AutoModelForCausalLM, config, stored=None, trust=False
-    )
+
+    def device_map(text: str) -> Any:
+        return Room(torch.float32, None, text).device_map(AutoModelForCausalLM, config, stored=None, trust=False)
+
+    found = device_map(f"0={quarter}B,1={quarter}B,cpu={quarter}B")
     assert list(dict.fromkeys((found or {}).values())) == [0, 1, "cpu", "disk"], found
-    assert (
-        Room(torch.float32, None, f"0={2 * size}B").device_map(AutoModelForCausalLM, config, stored=None, trust=False)
-        is None
-    )
+    assert device_map(f"0={2 * size}B") is None
 
 
 _ON_CARDS = """

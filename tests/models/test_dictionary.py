@@ -31,8 +31,7 @@ def written(tmp_path: Path, content: bytes) -> Dictionary:
 def test_the_first_line_is_id_4_and_unknown_and_special_words_are_3(
     words: list[str], text: str, ids: list[int]
 ) -> None:
-    assert len(Dictionary(words)) == 4 + len(words)
-    assert Dictionary(words).encode([text, text]) == [ids, ids]
+    assert (len(Dictionary(words)), Dictionary(words).encode([text, text])) == (4 + len(words), [ids, ids])
 
 
 def test_white_space_of_any_kind_separates_and_is_nothing_else() -> None:
@@ -46,8 +45,7 @@ def test_the_text_of_a_word_begins_with_its_space() -> None:
     words = Dictionary(["the", "naïve", "madeupword0000"])
     texts, raw = words.vocabulary(9)
     assert texts == ["<s>", "<pad>", "</s>", " <unk>", " the", " naïve", "", "", ""]
-    assert raw == [text.encode() for text in texts]
-    assert words.vocabulary(2)[0] == ["<s>", "<pad>"]
+    assert (raw, words.vocabulary(2)[0]) == ([text.encode() for text in texts], ["<s>", "<pad>"])
     ids = words.encode(["the naïve cat"])[0]
     assert b"".join(raw[id] for id in ids).decode() == " the naïve <unk>"
 
@@ -88,8 +86,7 @@ def test_a_model_reads_with_the_dictionary_beside_it_or_the_one_that_is_named(tm
     assert model.offsets("the  cat") == [(0, 3), (5, 8)]
     texts, raw = model.vocabulary()
     assert len(texts) == len(raw) == ROWS
-    assert texts[4:10] == [" the", " cat", " sat", " on", " a", " mat"]
-    assert texts[-2:] == ["", ""]
+    assert (texts[4:10], texts[-2:]) == ([" the", " cat", " sat", " on", " a", " mat"], ["", ""])
 
     (tmp_path / "model" / "dict.txt").rename(tmp_path / "other.txt")
     with pytest.raises(ModelNotFound, match=r"no dictionary '.*/model/dict.txt'; .* or name it \(dict\)"):

@@ -46,15 +46,13 @@ def test_coefficients_and_values_are_those_of_the_loop(mixture: str, tokenizer: 
     found = read(model, IDS)
     for layer in range(model.sizes.layers):
         numbering = model.numbering(layer)
-        assert list(numbering.widths) == hand.widths(layer)
-        assert (numbering.routed is None) == (layer in case.dense)
+        assert (list(numbering.widths), numbering.routed is None) == (hand.widths(layer), layer in case.dense)
         torch.testing.assert_close(found[layer], expected[layer], atol=1e-5, rtol=1e-5)
         assert torch.equal(blocks[layer].coefficients[0], found[layer])
         assert torch.equal(model.values(layer), hand.values(layer))
         assert (model.up_keys(layer) is None) is not case.gated
         if numbering.routed is None:
-            assert blocks[layer].weights is None
-            assert model.memories_at_once(layer) == numbering.count
+            assert (blocks[layer].weights, model.memories_at_once(layer)) == (None, numbering.count)
         else:
             chosen = int((weights[layer][:, :EXPERTS] != 0).sum(1).max())
             assert model.memories_at_once(layer) == chosen * WIDTH + sum(hand.widths(layer)[EXPERTS:])
@@ -192,11 +190,8 @@ def test_the_proof_notices_that_the_routers_weight_or_its_scaling_is_left_out(
 def change_shared(monkeypatch: pytest.MonkeyPatch, change: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> None:
     """Layers of experts are made with other shared experts than were found."""
     right = block_structure.MixtureFeedForward
-    monkeypatch.setattr(
-        block_structure,
-        "MixtureFeedForward",
-        lambda entry, exits, routed, shared: right(entry, exits, routed, change(shared)),
-    )
+    wrong = lambda entry, exits, routed, shared: right(entry, exits, routed, change(shared))  # noqa: E731
+    monkeypatch.setattr(block_structure, "MixtureFeedForward", wrong)
 
 
 @pytest.mark.fast(3)
@@ -237,48 +232,26 @@ def test_experts_that_drop_tokens_are_refused(tokenizer: Any) -> None:
         load_model(hf, tokenizer=tokenizer)
 
 
-_OTHER_KINDS = {
-    "jetmoe": (
-        {
-            "hidden_size": 16,
-            "num_hidden_layers": 2,
-            "num_key_value_heads": 1,
-            "kv_channels": 8,
-            "vocab_size": 64,
-            "intermediate_size": WIDTH,
-            "num_local_experts": 4,
-        },
-        r"its experts \(JetMoeParallelExperts at 'mlp.input_linear'\) cannot be read yet",
-    ),
-    "longcat_flash": (
-        {
-            "hidden_size": 16,
-            "num_layers": 3,
-            "num_attention_heads": 2,
-            "head_dim": 4,
-            "ffn_hidden_size": WIDTH,
-            "expert_ffn_hidden_size": WIDTH,
-            "n_routed_experts": 4,
-            "moe_topk": 2,
-            "q_lora_rank": 8,
-            "kv_lora_rank": 8,
-            "qk_rope_head_dim": 4,
-            "qk_nope_head_dim": 4,
-            "v_head_dim": 8,
-            "zero_expert_num": 1,
-            "vocab_size": 64,
-        },
-        r"its experts \(LongcatFlashExperts at 'mlp.experts'\) cannot be read yet",
-    ),
-}
+_TINY = {"hidden_size": 16, "vocab_size": 64}
+_JETMOE = {"num_hidden_layers": 2, "num_key_value_heads": 1, "kv_channels": 8, "intermediate_size": WIDTH}
+_LONGCAT = {"num_layers": 3, "num_attention_heads": 2, "head_dim": 4, "ffn_hidden_size": WIDTH, "n_routed_experts": 4}
+_LONGCAT |= {"expert_ffn_hidden_size": WIDTH, "moe_topk": 2, "q_lora_rank": 8, "kv_lora_rank": 8, "zero_expert_num": 1}
+_LONGCAT |= {"qk_rope_head_dim": 4, "qk_nope_head_dim": 4, "v_head_dim": 8}
 
 
-@pytest.mark.parametrize("kind", _OTHER_KINDS)
-def test_experts_outside_the_common_interface_are_refused_by_name(kind: str, tokenizer: Any) -> None:
-    settings, told = _OTHER_KINDS[kind]
-    hf = fill_randomly(lambda: AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **settings)))
-    with pytest.raises(ModelUnsupported, match=told):
-        load_model(hf, tokenizer=tokenizer)
+@pytest.mark.parametrize(
+    ("kind", "settings", "told"),
+    [
+        ("jetmoe", _JETMOE | {"num_local_experts": 4}, r"\(JetMoeParallelExperts at 'mlp.input_linear'\)"),
+        ("longcat_flash", _LONGCAT, r"\(LongcatFlashExperts at 'mlp.experts'\)"),
+    ],
+)
+def test_experts_outside_the_common_interface_are_refused_by_name(
+    kind: str, settings: dict[str, Any], told: str, tokenizer: Any
+) -> None:
+    config = AutoConfig.for_model(kind, **_TINY, **settings)
+    with pytest.raises(ModelUnsupported, match=f"its experts {told} cannot be read"):
+        load_model(fill_randomly(lambda: AutoModelForCausalLM.from_config(config)), tokenizer=tokenizer)
 
 
 def list_experts(block: Any) -> None:

@@ -140,16 +140,12 @@ def test_activations(activation, tmp_path):
 @pytest.mark.parametrize(
     ("cutoffs", "dtype"),
     [
-        ("9, 20", torch.float16),
-        ("[9,20]", torch.bfloat16),
-        ("(9, 20)", torch.float64),
-        ("9,20,", torch.float32),
-        ([9, 20], torch.float32),
-        ((9, 20), torch.float32),
+        *(("9, 20", "float16"), ("[9,20]", "bfloat16"), ("(9, 20)", "float64")),
+        *(("9,20,", "float32"), ([9, 20], "float32"), ((9, 20), "float32")),
     ],
 )
 def test_spellings_of_cutoffs_and_stored_types_which_are_widened_before_anything_is_computed(cutoffs, dtype, tmp_path):
-    weights = OrderedDict((name, tensor.to(dtype)) for name, tensor in weights_of(TIED).items())
+    weights = OrderedDict((name, tensor.to(getattr(torch, dtype))) for name, tensor in weights_of(TIED).items())
     model = load_model(write(tmp_path, args_of(TIED, adaptive_input_cutoff=cutoffs), weights))
     assert model.dtype == torch.float32
     compare(model, Slow(args_of(TIED), weights))

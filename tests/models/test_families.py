@@ -24,8 +24,7 @@ def test_proof_holds_in_every_dtype(family, tiny, tokenizer):
     for dtype, limit in (("float32", 1e-4), ("bfloat16", 2e-2), ("float16", 2e-2)):
         proof = load_model(hf, tokenizer=tokenizer, dtype=dtype).proof
         assert max(proof.residual, proof.ablation, proof.keys, proof.scores) <= limit
-        assert len(proof.layers) == 2
-        assert max(layer[1] for layer in proof.layers) == proof.ablation
+        assert (len(proof.layers), max(layer[1] for layer in proof.layers)) == (2, proof.ablation)
     assert next(hf.parameters()).dtype == torch.float32  # a user's model is never converted in place
 
 

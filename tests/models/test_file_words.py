@@ -48,35 +48,16 @@ def test_an_entry_that_would_change_numbers_is_named(entries: dict[str, Any], tm
     assert f"in its config.json, which transformers {transformers.__version__} does not read" in said
 
 
-LEFTOVERS = {
-    "pretraining_tp": 1,
-    "rope_ratio": 1,
-    "n_ctx": 64,
-    "task_specific_params": {"text-generation": {"top_k": 5}},
-    "summary_type": "first",
-    "summary_activation": None,
-    "is_llama_config": True,
-    "rope_interleaved": False,
-    "transformers.js_config": {"dtype": "q4"},
-    "torch_dtype": "float32",
-    "auto_map": {"AutoConfig": "own.Config"},
-    "_name_or_path": "elsewhere",
-    "unsloth_fixed": True,
-    "use_sliding_window": False,
-    "sliding_window": 8,
-    "max_window_layers": 28,
-    "neftune_noise_alpha": 5,
-    "use_mrope": False,
-    "norm_type": "rms_norm",
-    "attention_softmax_in_fp32": True,
-    "bias_dropout_fusion": True,
-    "activation_dropout": 0.1,
-    "scale_attn_weights": True,
-    "cache_implementation": "hybrid",
-    "logits_scaling": 1.0,
-    "layer_norm_eps": 1e-06,
-    "rotary": True,
-}
+LEFTOVERS: dict[str, Any] = {"pretraining_tp": 1, "rope_ratio": 1, "n_ctx": 64, "is_llama_config": True, "rotary": True}
+LEFTOVERS |= {"task_specific_params": {"text-generation": {"top_k": 5}}, "summary_type": "first"}
+LEFTOVERS |= {"summary_activation": None, "rope_interleaved": False, "transformers.js_config": {"dtype": "q4"}}
+LEFTOVERS |= {"torch_dtype": "float32", "auto_map": {"AutoConfig": "own.Config"}, "_name_or_path": "elsewhere"}
+LEFTOVERS |= {"unsloth_fixed": True, "use_sliding_window": False, "sliding_window": 8, "max_window_layers": 28}
+LEFTOVERS |= {"neftune_noise_alpha": 5, "use_mrope": False, "norm_type": "rms_norm", "attention_softmax_in_fp32": True}
+LEFTOVERS |= {"bias_dropout_fusion": True, "activation_dropout": 0.1, "scale_attn_weights": True}
+LEFTOVERS |= {"cache_implementation": "hybrid", "logits_scaling": 1.0, "layer_norm_eps": 1e-06}
+YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
+DEEPSEEK = {"mscale": 1.0, "mscale_all_dim": 1.0, "beta_fast": 32, "beta_slow": 1}
 
 
 def test_leftovers_of_the_hub_s_configurations_are_no_obstacle(tmp_path: Path) -> None:
@@ -93,42 +74,11 @@ def test_leftovers_of_the_hub_s_configurations_are_no_obstacle(tmp_path: Path) -
         ("gpt_neox", {"rotary_pct": 0.25, "rotary_emb_base": 10000, "rope_scaling": None}),
         ("bloom", {"offset_alibi": 100, "skip_bias_add": True, "attention_softmax_in_fp32": True}),
         ("gptj", {"rotary": True, "scale_attn_weights": True}),
-        (
-            "starcoder2",
-            {
-                "norm_type": "layer_norm",
-                "activation_function": "gelu_pytorch_tanh",
-                "layer_norm_epsilon": 1e-05,
-                "scale_attention_softmax_in_fp32": True,
-            },
-        ),
+        ("starcoder2", {"norm_type": "layer_norm", "layer_norm_epsilon": 1e-05}),
+        ("starcoder2", {"activation_function": "gelu_pytorch_tanh", "scale_attention_softmax_in_fp32": True}),
         ("nemotron", {"rope_percent": 0.5, "partial_rotary_factor": 0.5}),
-        (
-            "llama",
-            {
-                "rope_scaling": {
-                    "type": "yarn",
-                    "factor": 4.0,
-                    "original_max_position_embeddings": 512,
-                    "finetuned": True,
-                }
-            },
-        ),
-        (
-            "deepseek_v3",
-            {
-                "scoring_func": "sigmoid",
-                "rope_scaling": {
-                    "type": "yarn",
-                    "factor": 40,
-                    "mscale": 1.0,
-                    "mscale_all_dim": 1.0,
-                    "beta_fast": 32,
-                    "beta_slow": 1,
-                    "original_max_position_embeddings": 4096,
-                },
-            },
-        ),
+        ("llama", {"rope_scaling": YARN | {"finetuned": True}}),
+        ("deepseek_v3", {"scoring_func": "sigmoid", "rope_scaling": YARN | DEEPSEEK}),
     ],
 )
 def test_known_configurations_pass(kind: str, entries: dict[str, Any], tmp_path: Path) -> None:

@@ -28,8 +28,7 @@ def test_the_worked_example_is_the_one_of_the_definitions():
     model = load_model("handmade:worked-example")
     assert (model.sizes.layers, model.sizes.hidden, model.sizes.memories) == (1, 2, (2,))
     assert (model.block, model.final_norm, model.has_negative) == ("pre-norm", False, False)
-    assert model.keys(0).tolist() == [[1, 0], [0, 1]]
-    assert model.values(0).tolist() == [[2, 3], [4, 1]]
+    assert (model.keys(0).tolist(), model.values(0).tolist()) == ([[1, 0], [0, 1]], [[2, 3], [4, 1]])
     blocks = {}
     with read_blocks(model, blocks.__setitem__):
         model.backbone(torch.tensor([[0, *model.encode(["both first second"])[0]]]))
@@ -73,14 +72,12 @@ def test_a_planted_value_promotes_its_token(planted):
         value = planted.values(item.memory.layer)[item.memory.memory]
         for projection in ("raw", "gain", "lens"):
             scores = planted.scores(value, projection=projection)
-            assert WORDS[int(scores.argmax())] == item.promoted
-            assert int((scores == scores.max()).sum()) == 1
+            assert (WORDS[int(scores.argmax())], int((scores == scores.max()).sum())) == (item.promoted, 1)
 
 
 def test_planted_words_are_read_and_shown(planted):
     texts, _ = planted.vocabulary()
-    assert texts[:4] == ["<s>", "<unk>", " the", " cat"]
-    assert planted.encode(["the zebra"]) == [[2, 1]]
+    assert (texts[:4], planted.encode(["the zebra"])) == (["<s>", "<unk>", " the", " cat"], [[2, 1]])
     assert (planted.beginning.token, planted.beginning.kind, planted.longest) == (0, "bos", 31)
 
 

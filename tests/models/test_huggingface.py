@@ -1,20 +1,13 @@
 """Loading by name, folder or object; every bad input ends in one plain line."""
 
-import importlib.util
 import json
 import shutil
 import socket
-import sys
 
 import pytest
 import torch
 from huggingface_hub import constants
-from transformers import (
-    BertConfig,
-    BertForMaskedLM,
-    T5Config,
-    T5ForConditionalGeneration,
-)
+from transformers import BertConfig, BertForMaskedLM, T5Config, T5ForConditionalGeneration
 from transformers.utils import logging
 
 from mnemoscope.errors import ModelDamaged, ModelError, ModelNotFound, ModelUnsupported, OptionError, TokenizerNotFound
@@ -22,13 +15,7 @@ from mnemoscope.models import load_for_ids, load_model
 from mnemoscope.models.opening import hub, huggingface
 from models.conftest import refused
 
-SMALL = {
-    "vocab_size": 280,
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 24,
-}
+SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
 
 
 @pytest.fixture
@@ -112,10 +99,9 @@ def test_names_and_options_that_are_none(saved, tmp_path, tiny):
     for name in ("./nothing", "/nothing/here", "~/nothing-here", "a/b/c", "zip:thing"):
         assert f"no folder {name!r}" in refused(ModelNotFound, name)
     assert "is a file" in refused(ModelNotFound, str(saved / "config.json"))
-    assert "no model can be loaded from a int" in refused(OptionError, 3)
-    said = "dtype 'int8' is not supported; choose float32, bfloat16, float16"
-    assert said in refused(OptionError, saved, dtype="int8")
-    assert "device 'nowhere' cannot be used here" in refused(OptionError, saved, device="nowhere")
+    assert "from a int" in refused(OptionError, 3)
+    assert "dtype 'int8' is not supported" in refused(OptionError, saved, dtype="int8")
+    assert "device 'nowhere'" in refused(OptionError, saved, device="nowhere")
     assert "needs its tokenizer" in refused(OptionError, tiny("gpt2"))
     (tmp_path / "empty").mkdir()
     assert "holds no config.json" in refused(ModelNotFound, str(tmp_path / "empty"))
@@ -161,26 +147,6 @@ def test_a_repository_with_code_of_its_own_runs_it_only_when_asked(saved):
     assert "pass trust_remote_code=True if you trust it" in refused(ModelUnsupported, str(saved))
 
 
-def test_code_that_comes_with_a_model_is_part_of_its_identity(tmp_path, tiny, tokenizer, monkeypatch):
-    network = tiny("gpt2")
-    plain = load_model(network, tokenizer=tokenizer).fingerprint
-    found = []
-    for code in ("class Own: pass\n", "class Own: kind = 2\n"):
-        path = tmp_path / "own.py"
-        path.write_text(code)
-        spec = importlib.util.spec_from_file_location("transformers_modules.own", path)
-        module = importlib.util.module_from_spec(spec)
-        monkeypatch.setitem(sys.modules, "transformers_modules.own", module)
-        spec.loader.exec_module(module)
-        mlp = network.transformer.h[0].mlp
-        kind = type(mlp)
-        mlp.__class__ = type(kind.__name__, (kind, module.Own), {"__module__": kind.__module__})
-        found.append(load_model(network, tokenizer=tokenizer).fingerprint)
-        mlp.__class__ = kind
-    assert len({plain, *found}) == 3
-    assert load_model(network, tokenizer=tokenizer).fingerprint == plain
-
-
 def test_pickled_weights_are_read_without_running_them(saved, tmp_path, tiny):
     (saved / "model.safetensors").unlink()
     torch.save(tiny("gpt2").state_dict(), saved / "pytorch_model.bin")
@@ -201,7 +167,7 @@ class Trap:
 
 
 def test_encoders_are_refused_before_their_weights_are_read(tmp_path, tokenizer):
-    bert = BertForMaskedLM(BertConfig(**SMALL))
+    bert = BertForMaskedLM(BertConfig(vocab_size=280, **SMALL))
     assert "'bert' is an encoder;" in refused(ModelUnsupported, bert, tokenizer=tokenizer)
     folder = save(tmp_path / "bert", bert, tokenizer)
     (folder / "model.safetensors").write_bytes(b"never read")
@@ -214,8 +180,7 @@ def test_loading_is_silent(saved, capfd):
     logging.enable_progress_bar()
     before = logging.get_verbosity()
     load_model(str(saved)).logits(torch.tensor([[0, 0]]))
-    assert capfd.readouterr() == ("", "")
-    assert logging.get_verbosity() == before
+    assert (capfd.readouterr(), logging.get_verbosity()) == (("", ""), before)
     assert logging.is_progress_bar_enabled()
 
 
@@ -249,17 +214,13 @@ def test_models_of_the_hub_without_a_tokenizer_or_with_other_names(hub_of, saved
         assert message.startswith(f"{name!r} holds no tokenizer")
         assert message.endswith("or mine token ids (ids_field, or tokenizer='ids')")
         ids = load_for_ids(name)
-        assert ids.opening.tokenizer == "ids"
-        assert ids.encode(["3 1 4"]) == [[3, 1, 4]]
+        assert (ids.opening.tokenizer, ids.encode(["3 1 4"])) == ("ids", [[3, 1, 4]])
     with pytest.raises(ModelNotFound, match="no tokenizer 'me/none'"):
         load_for_ids(name, tokenizer="me/none")
     (saved / "model.safetensors").unlink()
-    torch.save(
-        {f"module.{name}": tensor for name, tensor in tiny("gpt2").state_dict().items()}, saved / "pytorch_model.bin"
-    )
-    assert "such as 'module.lm_head.weight'; download the repository, since names of wrappers are recognised" in (
-        refused(ModelDamaged, hub_of("wrapped", saved))
-    )
+    state = {f"module.{name}": tensor for name, tensor in tiny("gpt2").state_dict().items()}
+    torch.save(state, saved / "pytorch_model.bin")
+    assert "'module.lm_head.weight'; download the repository" in refused(ModelDamaged, hub_of("wrapped", saved))
     assert load_model(str(saved)).fingerprint == whole.fingerprint
 
 

@@ -114,8 +114,7 @@ def packed_and_wide(kind: Any, **options: Any) -> tuple[Any, Any]:
 def test_what_stands_for_gptq_and_awq(kind: Any, bias: bool, tmp_path: Path) -> None:
     network, wide = packed_and_wide(kind, bias=bias, old_names=bias, act_order=not bias)
     model, twin = load(network), load(wide)
-    assert (model.probed, twin.probed, model.dtype) == (True, False, torch.float32)
-    assert model.sizes == twin.sizes
+    assert (model.probed, twin.probed, model.dtype, model.sizes) == (True, False, torch.float32, twin.sizes)
     for layer in range(model.sizes.layers):
         assert torch.equal(model.values(layer).float(), twin.values(layer))
         assert torch.equal(model.keys(layer).float(), twin.keys(layer))
@@ -196,8 +195,7 @@ def test_the_library_of_a_format_is_named(
     monkeypatch.setattr(huggingface.AutoModelForCausalLM, "from_pretrained", missing)
     with pytest.raises(ModelUnsupported, match="pip install something"):
         load_model(str(tmp_path))
-    assert main(["inspect", str(tmp_path)]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    assert (main(["inspect", str(tmp_path)]), capsys.readouterr().err.count("\n")) == (2, 1)
 
 
 def save(folder: Path, network: Any) -> dict[str, Tensor]:

@@ -100,27 +100,17 @@ def test_the_proof_notices_an_adapter_that_is_left_out(monkeypatch: pytest.Monke
         load(network)
 
 
-def test_a_learned_prompt_is_refused() -> None:
-    config = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
-    with pytest.raises(ModelUnsupported, match="a learned prompt is not part of the layers"):
-        load(peft.get_peft_model(network_of("llama"), config))
-
-
 @pytest.mark.parametrize("bits", ["int8", "int4"])
 @pytest.mark.parametrize("name", ["llama", "gpt_neox"])
 def test_a_quantised_model_is_mined_as_the_one_with_widened_weights(name: str, bits: str, tmp_path: Path) -> None:
     quantization = pytest.importorskip("torchao.quantization")
-    config = (
-        quantization.Int8WeightOnlyConfig()
-        if bits == "int8"
-        else quantization.IntxWeightOnlyConfig(torch.int4, granularity=quantization.PerAxis(0))
-    )
+    per_row = {"granularity": quantization.PerAxis(0)}
+    int8, int4 = quantization.Int8WeightOnlyConfig, quantization.IntxWeightOnlyConfig
+    config = int8() if bits == "int8" else int4(torch.int4, **per_row)
     network, wide = network_of(name), network_of(name)
-    chosen = {
-        path
-        for path, module in network.named_modules()
-        if isinstance(module, nn.Linear) and module is not network.get_output_embeddings()
-    }
+    head = network.get_output_embeddings()
+    maps = {path: module for path, module in network.named_modules() if isinstance(module, nn.Linear)}
+    chosen = {path for path, module in maps.items() if module is not head}
     quantization.quantize_(network, config, filter_fn=lambda module, path: path in chosen)
     with torch.no_grad():
         for path in chosen:
@@ -141,9 +131,8 @@ def in_four_bits(network: Any, multiplied: torch.dtype = torch.float32) -> Any:
     for layer in network.model.layers:
         for name in ("gate_proj", "up_proj", "down_proj"):
             own = getattr(layer.mlp, name)
-            four = bitsandbytes.nn.Linear4bit(
-                own.in_features, own.out_features, bias=False, compute_dtype=multiplied, quant_type="nf4"
-            )
+            how = {"bias": False, "compute_dtype": multiplied, "quant_type": "nf4"}
+            four = bitsandbytes.nn.Linear4bit(own.in_features, own.out_features, **how)
             four.load_state_dict({"weight": own.weight.detach()})
             setattr(layer.mlp, name, four.to("cpu"))
     return network

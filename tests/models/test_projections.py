@@ -163,8 +163,7 @@ def test_a_norms_gain_and_bias_are_as_wide_as_the_stream():
     norm.register_parameter("temperature", nn.Parameter(torch.ones(1), requires_grad=False))
     norm.register_parameter("beta", nn.Parameter(torch.ones(3), requires_grad=False))
     weight, bias = gain_and_bias(norm, 16)
-    assert weight.data_ptr() == norm.weight.data_ptr()
-    assert bias.data_ptr() == norm.bias.data_ptr()
+    assert (weight.data_ptr(), bias.data_ptr()) == (norm.weight.data_ptr(), norm.bias.data_ptr())
     assert gain_and_bias(nn.RMSNorm(16, elementwise_affine=False), 16) == (None, None)
 
 
@@ -172,8 +171,7 @@ def test_a_norms_gain_and_bias_are_as_wide_as_the_stream():
 def test_scores_written_to_room_are_the_products(vocabulary):
     head = LinearHead(torch.randn(vocabulary, 16, generator=torch.Generator().manual_seed(4)))
     room = room_for_scores(7, vocabulary, device=torch.device("cpu")).fill_(torch.nan)
-    assert room.shape == (7, vocabulary)
-    assert room.stride(0) % 16 == 0
+    assert (room.shape, room.stride(0) % 16) == ((7, vocabulary), 0)
     found = head.scores(VECTORS, out=room[:5])
     assert found.data_ptr() == room.data_ptr()
     torch.testing.assert_close(found, VECTORS @ head.matrix.T)

@@ -23,7 +23,7 @@ def prove(hf, tokenizer, **changes):
 def proved(anatomy, tokenizer):
     parts = LoadedParts(
         network=anatomy.model,
-        own=False,
+        in_memory=False,
         spec="test",
         config={},
         tokens=Tokens(tokenizer),

@@ -145,8 +145,7 @@ def test_windows_put_together_are_the_text(text: str) -> None:
     tokens = PythonTokens(Letters())
     ids = tokens.encode([text])[0]
     cut = cut_windows(text, ids, offsets=spans_of(text, tokens), longest=4)
-    assert "".join(part for part, _ in cut) == text
-    assert [token for _, own in cut for token in own] == ids
+    assert ("".join(part for part, _ in cut), [token for _, own in cut for token in own]) == (text, ids)
 
 
 def test_special_strings_are_plain_text_and_other_added_tokens_are_found() -> None:
@@ -291,24 +290,3 @@ def test_a_tokenizer_that_draws_its_tokens_at_random_is_refused(tokenizer: Any) 
     assert reader_of(Letters()).encode(["abc"]) == [[0, 1, 2]]
     with pytest.raises(ModelUnsupported, match="a Sampled splits words at random: 'the cat sat on the mat' is "):
         load_model(build("gpt2-relu"), tokenizer=Sampled())
-
-
-def test_sentencepiece_that_samples_is_refused(tmp_path: Path) -> None:
-    sentencepiece = pytest.importorskip("sentencepiece")
-    path = tmp_path / "tokenizer.model"
-    path.write_bytes(sentencepiece_file())
-
-    class Pieces(Letters):
-        def __init__(self, **options: Any) -> None:
-            self.pieces = sentencepiece.SentencePieceProcessor(model_file=str(path), **options)
-            super().__init__()
-
-        def _tokenize(self, text: str, **_: Any) -> list[str]:
-            return list(self.pieces.encode(text, out_type=str))
-
-        def _convert_token_to_id(self, token: str) -> int:
-            return int(self.pieces.piece_to_id(token))
-
-    assert list(reader_of(Pieces()).encode(["the cat"]))
-    with pytest.raises(ModelUnsupported, match="splits words at random"):
-        reader_of(Pieces(enable_sampling=True, nbest_size=-1, alpha=0.1))

@@ -95,7 +95,6 @@ def test_words_of_a_checkpoint_of_fairseq(name: str, tmp_path: Path) -> None:
     kind = KINDS[name]
     args, weights = args_of(kind), weights_of(kind)
     words = input_embeddings(load_model(write(tmp_path, args, weights)))
-    assert words is not None
     slow = Slow(args, weights)
     wanted = torch.stack([slow.embedded(token) for token in range(FAIRSEQ_ROWS)])
     torch.testing.assert_close(words.double(), wanted, atol=1e-5, rtol=1e-5)

@@ -30,14 +30,21 @@ def _attribute(owner: Any, name: str, other: Any, held: Any) -> Switch:
     return (lambda: getattr(owner, name)), (lambda value: setattr(owner, name, value)), other, held
 
 
+def _functions(name: str, other: Any, held: Any) -> Switch:
+    return getattr(torch, f"get_{name}"), getattr(torch, f"set_{name}"), other, held
+
+
+def _kernel(kind: str) -> Switch:
+    return getattr(cuda, f"{kind}_sdp_enabled"), getattr(cuda, f"enable_{kind}_sdp"), False, True
+
+
+def _flushes() -> bool:
+    return torch.full((), 1e-40, dtype=torch.float32, device="cpu").mul(0.5).item() == 0
+
+
 cuda, cudnn, mkldnn = torch.backends.cuda, torch.backends.cudnn, torch.backends.mkldnn
 SWITCHES: dict[str, Switch] = {
-    "torch.set_float32_matmul_precision": (
-        torch.get_float32_matmul_precision,
-        torch.set_float32_matmul_precision,
-        "medium",
-        "highest",
-    ),
+    "torch.set_float32_matmul_precision": _functions("float32_matmul_precision", "medium", "highest"),
     "torch.backends.fp32_precision": _attribute(torch.backends, "fp32_precision", "tf32", "ieee"),
     "torch.backends.cudnn.fp32_precision": _attribute(cudnn, "fp32_precision", "tf32", "ieee"),
     "torch.backends.cudnn.conv.fp32_precision": _attribute(cudnn.conv, "fp32_precision", "none", "ieee"),
@@ -48,40 +55,20 @@ SWITCHES: dict[str, Switch] = {
     "torch.backends.mkldnn.conv.fp32_precision": _attribute(mkldnn.conv, "fp32_precision", "bf16", "ieee"),
     "torch.backends.mkldnn.rnn.fp32_precision": _attribute(mkldnn.rnn, "fp32_precision", "bf16", "ieee"),
     "torch.backends.mkldnn.enabled": _attribute(mkldnn, "enabled", False, True),
-    "torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction": _attribute(
-        cuda.matmul, "allow_fp16_reduced_precision_reduction", False, True
-    ),
-    "torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction": _attribute(
-        cuda.matmul, "allow_bf16_reduced_precision_reduction", False, True
-    ),
-    "torch.backends.cuda.enable_flash_sdp": (cuda.flash_sdp_enabled, cuda.enable_flash_sdp, False, True),
-    "torch.backends.cuda.enable_mem_efficient_sdp": (
-        cuda.mem_efficient_sdp_enabled,
-        cuda.enable_mem_efficient_sdp,
-        False,
-        True,
-    ),
-    "torch.backends.cuda.enable_math_sdp": (cuda.math_sdp_enabled, cuda.enable_math_sdp, False, True),
-    "torch.backends.cuda.enable_cudnn_sdp": (cuda.cudnn_sdp_enabled, cuda.enable_cudnn_sdp, False, True),
+    **{
+        f"torch.backends.cuda.matmul.{name}": _attribute(cuda.matmul, name, False, True)
+        for name in (f"allow_{short}_reduced_precision_reduction" for short in ("fp16", "bf16"))
+    },
+    **{f"torch.backends.cuda.enable_{kind}_sdp": _kernel(kind) for kind in ("flash", "mem_efficient", "math", "cudnn")},
     "torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp": (
         cuda.fp16_bf16_reduction_math_sdp_allowed,
         cuda.allow_fp16_bf16_reduction_math_sdp,
         True,
         False,
     ),
-    "torch.set_default_dtype": (torch.get_default_dtype, torch.set_default_dtype, torch.float64, torch.float32),
-    "torch.set_default_device": (
-        lambda: torch.get_default_device().type,
-        torch.set_default_device,
-        "meta",
-        "cpu",
-    ),
-    "torch.set_flush_denormal": (
-        lambda: torch.full((), 1e-40, dtype=torch.float32, device="cpu").mul(0.5).item() == 0,
-        torch.set_flush_denormal,
-        True,
-        False,
-    ),
+    "torch.set_default_dtype": _functions("default_dtype", torch.float64, torch.float32),
+    "torch.set_default_device": (lambda: torch.get_default_device().type, torch.set_default_device, "meta", "cpu"),
+    "torch.set_flush_denormal": (_flushes, torch.set_flush_denormal, True, False),
 }
 """How each is asked, how it is told, a value that somebody may want, and the one that it is held at."""
 
@@ -163,8 +150,7 @@ def test_the_last_thread_to_leave_puts_back() -> None:
         entered.wait()
         entered.wait()
         thread.join(60)
-        assert seen == [torch.float32]
-        assert torch.get_default_dtype() == torch.float64
+        assert (seen, torch.get_default_dtype()) == ([torch.float32], torch.float64)
     finally:
         torch.set_default_dtype(torch.float32)
 
@@ -206,8 +192,7 @@ def test_an_atlas_and_a_trace_do_not_depend_on_the_process(tmp_path: Path) -> No
         other = everything(tmp_path / "other")
         assert torch.get_default_device().type == "meta"
     assert plain[0].keys() == other[0].keys()
-    assert [name for name in plain[0] if plain[0][name] != other[0][name]] == []
-    assert plain[1] == other[1]
+    assert ([name for name in plain[0] if plain[0][name] != other[0][name]], plain[1]) == ([], other[1])
     assert plain[2].equals(other[2])
 
 
@@ -258,9 +243,8 @@ def test_variables_that_make_products_coarse_are_refused(monkeypatch: pytest.Mon
 
 def test_variables_that_choose_kernels_stand_in_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert kernels_chosen({}) is None
-    assert kernels_chosen({"MKL_CBWR": "COMPATIBLE", "HOME": "x", "ATEN_CPU_CAPABILITY": "default"}) == (
-        "ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE"
-    )
+    chosen = kernels_chosen({"MKL_CBWR": "COMPATIBLE", "HOME": "x", "ATEN_CPU_CAPABILITY": "default"})
+    assert chosen == "ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE"
     (tmp_path / "text.txt").write_text("one\ntwo\nthree words here\n")
     for name in IN_PLAN:
         monkeypatch.delenv(name, raising=False)

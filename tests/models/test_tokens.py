@@ -31,8 +31,7 @@ def test_special_strings_are_plain_text_in_a_byte_level_vocabulary(tokenizer):
     assert 0 in tokenizer.encode(text)
     ids = tokens.encode([text])[0]
     assert 0 not in ids
-    assert tokenizer.decode(ids) == text
-    assert tokens.encode(["", text, "the"]) == [[], ids, tokens.encode(["the"])[0]]
+    assert (tokenizer.decode(ids), tokens.encode(["", text, "the"])) == (text, [[], ids, tokens.encode(["the"])[0]])
 
 
 def test_a_chat_is_read_by_the_tokenizer_as_it_was_when_the_model_was_loaded():
@@ -70,8 +69,7 @@ def test_offsets_agree_with_encode_and_cover_the_text(tokenizer, text):
     tokens = Tokens(tokenizer)
     spans = tokens.offsets(text)
     assert len(spans) == len(tokens.encode([text])[0])
-    covered = {place for start, end in spans for place in range(start, end)}
-    assert covered == set(range(len(text)))
+    assert {place for start, end in spans for place in range(start, end)} == set(range(len(text)))
     if text.isascii():  # transformers' own offsets trim the space that belongs to a token
         texts, _ = tokens.vocabulary(280)
         assert [text[start:end] for start, end in spans] == [texts[token] for token in tokens.encode([text])[0]]
@@ -82,17 +80,14 @@ def test_padded_rows_and_ids_without_token_are_empty(tokenizer):
     texts, raw = Tokens(tokenizer).vocabulary(280)
     assert len(texts) == len(raw) == 280
     size = len(tokenizer)
-    assert texts[size:] == [""] * (280 - size)
-    assert raw[size:] == [b""] * (280 - size)
-    assert texts[0] == "<|endoftext|>"
+    assert (texts[size:], raw[size:], texts[0]) == ([""] * (280 - size), [b""] * (280 - size), "<|endoftext|>")
     assert " cat" in texts or " the" in texts
     assert len(Tokens(tokenizer).vocabulary(10)[0]) == 10
 
 
 def test_readable_pieces_of_each_kind_of_vocabulary():
     texts, raw = Tokens(byte_fallback()).vocabulary(267)
-    assert texts[:3] == ["<unk>", "<s>", "</s>"]
-    assert (texts[3 + 0xE2], raw[3 + 0xE2]) == ("\\xe2", b"\xe2")
+    assert (texts[:3], texts[3 + 0xE2], raw[3 + 0xE2]) == (["<unk>", "<s>", "</s>"], "\\xe2", b"\xe2")
     assert (texts[3 + 0x41], texts[262]) == ("A", " a")
     ids = Tokens(byte_fallback()).encode(["<s>a é"])[0]  # special strings are plain text
     assert [texts[token] for token in ids] == [" ", "<", "s", ">", "a", " ", "\\xc3", "\\xa9"]
@@ -111,8 +106,7 @@ def test_the_users_tokenizer_is_left_as_it_was():
     own.backend_tokenizer.enable_truncation(3)
     own.backend_tokenizer.enable_padding(length=9)
     before = own.backend_tokenizer.to_str()
-    assert len(Tokens(own).encode(["a a a a a a a"])[0]) == 7
-    assert own.backend_tokenizer.to_str() == before
+    assert (len(Tokens(own).encode(["a a a a a a a"])[0]), own.backend_tokenizer.to_str()) == (7, before)
     assert own.backend_tokenizer.encode_special_tokens is False
     assert json.loads(before)["truncation"] is not None
 
@@ -139,8 +133,7 @@ def test_what_is_no_tokenizer_is_refused():
 def test_the_beginning_token(own, config, expected):
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=byte_fallback(), **own)
     given = tokenizer, SimpleNamespace(**config), Tokens(tokenizer)
-    assert beginning_of(*given, rows=267) == expected
-    assert beginning_of(*given, rows=1).kind == "none"
+    assert (beginning_of(*given, rows=267), beginning_of(*given, rows=1).kind) == (expected, "none")
 
 
 @pytest.mark.parametrize(
@@ -191,8 +184,7 @@ def test_one_sign_of_sentencepiece_is_enough_and_without_any_the_mark_is_a_chara
 
 def test_every_byte_has_the_character_that_byte_level_vocabularies_give_it():
     table = byte_characters()
-    assert sorted(table.values()) == list(range(256))
-    assert table.keys() == set(pre_tokenizers.ByteLevel.alphabet())
+    assert (sorted(table.values()), table.keys()) == (list(range(256)), set(pre_tokenizers.ByteLevel.alphabet()))
     plain = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     for character in ("A", "\0", " ", "~", "\x7f"):  # and of two bytes, the first of which is 0xC2 or 0xC3
         assert plain.pre_tokenize_str(character)[0][0] == next(c for c, byte in table.items() if byte == ord(character))
@@ -206,8 +198,7 @@ def test_the_tokens_of_texts_are_a_sequence_of_lists(tokenizer):
     found, alone = Tokens(tokenizer).encode(texts), [Tokens(tokenizer).encode([text])[0] for text in texts]
     assert len(found) == 3
     assert list(found) == [found[place] for place in range(3)] == found[:] == alone
-    assert (found[1:], found[-1]) == (alone[1:], alone[-1])
-    assert found == alone
+    assert (found[1:], found[-1], found) == (alone[1:], alone[-1], alone)
     assert found != alone[:2]
 
 

@@ -42,8 +42,7 @@ def test_other_threads_and_later_forwards_are_looked_at() -> None:
         return found[0]
 
     with run_unpacked():
-        assert asked() is None
-        assert of_another(asked).tolist() == [[0, 0, 0, 1, 1, 2]]
+        assert (asked(), of_another(asked).tolist()) == (None, [[0, 0, 0, 1, 1, 2]])
         with run_unpacked():
             assert asked() is None
         assert asked() is None

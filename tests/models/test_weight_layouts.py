@@ -85,15 +85,8 @@ LAYOUTS: dict[str, Callable[[State], object]] = {
     "compiled": wrapped("_orig_mod."),
     "compiled in DDP": wrapped("module._orig_mod."),
     "a module's attribute": wrapped("net.language_model."),
-    "compiled blocks": lambda state: {
-        name.replace(".0.", ".0._orig_mod.", 1): tensor for name, tensor in state.items()
-    },
-    "with an optimizer": lambda state: {
-        "rng": torch.zeros(3),
-        "model": state,
-        "optimizer": {"state": {}, "lr": 0.1},
-        "epoch": 3,
-    },
+    "compiled blocks": lambda state: {name.replace(".0.", ".0._orig_mod.", 1): own for name, own in state.items()},
+    "with an optimizer": lambda state: {"rng": torch.zeros(3), "model": state, "optimizer": {"lr": 0.1}, "epoch": 3},
     "Lightning": lambda state: {"state_dict": wrapped("model.")(state), "epoch": 3, "global_step": 10},
     "Lightning, compiled": lambda state: {"state_dict": wrapped("model._orig_mod.")(state)},
     "twice nested": lambda state: {"model": {"state_dict": state}},
@@ -160,26 +153,21 @@ def test_wrapped_names_in_safetensors_and_in_the_container_of_old_torch(folder: 
 def test_weights_that_lie_there_twice_are_refused(folder: Callable[..., Path]) -> None:
     hf = build("gpt2")
     both = wrapped("student.")(state_of(hf)) | wrapped("teacher.")(state_of(hf))
-    assert "more than once, behind different names; save the weights of one model alone" in refused(
-        ModelUnsupported, folder(hf, both)
-    )
+    assert "more than once, behind different names" in refused(ModelUnsupported, folder(hf, both))
 
 
 def test_what_no_name_fits_says_what_is_missing_and_what_is_there(folder: Callable[..., Path]) -> None:
     hf = build("llama")
     strange = {f"layers.{number}.w": torch.zeros(2) for number in range(3)}
-    assert refused(ModelDamaged, folder(hf, strange)).endswith(
-        "lacks 21 of its weights, the first is 'lm_head.weight', and holds 3 of other names, such as 'layers.0.w';"
-        " give them the names that transformers has for this model, or take a complete copy"
-    )
+    message = refused(ModelDamaged, folder(hf, strange))
+    assert "lacks 21 of its weights, the first is 'lm_head.weight', and holds 3 of other names" in message
     headless = {name: tensor for name, tensor in state_of(hf).items() if name != "lm_head.weight"}
     message = refused(ModelDamaged, folder(hf, headless))
     assert message.endswith("lacks 1 of its weights, the first is 'lm_head.weight'; take a complete copy")
     half = {f"module.{name}": tensor for name, tensor in state_of(hf).items() if ".1." not in name}
     assert "lacks 9 of its weights, the first is 'model.layers.1." in refused(ModelDamaged, folder(hf, half))
-    assert "it has the entries 'epoch', 'args'; save the weights alone" in refused(
-        ModelDamaged, folder(hf, {"epoch": 3, "args": {"lr": 0.1}}, file="model.pt")
-    )
+    no_weights = folder(hf, {"epoch": 3, "args": {"lr": 0.1}}, file="model.pt")
+    assert "it has the entries 'epoch', 'args'" in refused(ModelDamaged, no_weights)
     transposed = {n: t.T.contiguous() if n.endswith("c_fc.weight") else t for n, t in state_of(build("gpt2")).items()}
     assert "not of the shapes" in refused(ModelDamaged, folder(build("gpt2"), transposed))
 
@@ -267,11 +255,10 @@ def test_a_folder_of_other_files_holds_no_weights(folder: Callable[..., Path]) -
     place = folder(hf, {}, file="training_args.bin")
     torch.save({}, place / "optimizer.pt")
     save_file(state_of(hf), place / "adapter_model.safetensors")
-    assert refused(ModelNotFound, place).endswith(
-        "holds no weights (*.safetensors, pytorch_model*.bin or model.pt); save the model there first"
-    )
+    assert "holds no weights" in refused(ModelNotFound, place)
 
 
+NO_LAYERS = '{"model_type": "gpt2", "n_layer": 0, "n_embd": 16, "n_head": 2, "vocab_size": 280, "n_positions": 64}'
 CONFIGS = [
     ('{"model_type": "zork"}', ModelUnsupported, "model type `zork`"),
     ('{"n_layer": 2}', ModelUnsupported, "model_type"),
@@ -285,11 +272,7 @@ CONFIGS = [
     ("\0garbage", ModelDamaged, "its config.json is not JSON"),
     ("[" * 100_000, ModelDamaged, "its config.json is not JSON"),
     ('{"model_type": "gpt2", "n_layer": "two"}', ModelDamaged, "Field 'n_layer' expected int, got str"),
-    (
-        '{"model_type": "gpt2", "n_layer": 0, "n_embd": 16, "n_head": 2, "vocab_size": 280, "n_positions": 64}',
-        ModelUnsupported,
-        "has no layers; see what its configuration says of them",
-    ),
+    (NO_LAYERS, ModelUnsupported, "has no layers"),
 ]
 
 

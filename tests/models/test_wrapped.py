@@ -11,13 +11,11 @@ from torch import Tensor, nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.nn.utils import parametrizations
 
-from mining.conftest import byte_tokenizer, odd_text
-from mining.equal_atlases import assert_equal_atlases
+from mining.conftest import byte_tokenizer
 from mnemoscope.errors import ModelUnsupported
-from mnemoscope.mining import mine
 from mnemoscope.models import load_model, overwrite_coefficients, read_coefficients
 from models.expert_models import build_mixture
-from models.test_probed import OPTIONS, load, network_of
+from models.test_probed import load, network_of
 
 IDS = torch.tensor([[1, 2, 3, 40, 5]])
 
@@ -109,13 +107,6 @@ def test_compiled_code_runs_compiled_when_nobody_reads() -> None:
     assert len(runs) == 2 * before
 
 
-@pytest.mark.full
-def test_it_is_mined_as_the_plain_one(tmp_path: Path) -> None:
-    (tmp_path / "text.txt").write_text(odd_text())
-    one = mine(load(WAYS["compiled layers"](network_of("llama"))), tmp_path / "text.txt", out=tmp_path / "a", **OPTIONS)
-    assert_equal_atlases(one, mine(load(network_of("llama")), tmp_path / "text.txt", out=tmp_path / "b", **OPTIONS))
-
-
 @pytest.mark.parametrize("place", ["experts", "block"])
 def test_compiled_experts(place: str, tokenizer: Any) -> None:
     plain, network = load_model(build_mixture("qwen2_moe"), tokenizer=tokenizer), build_mixture("qwen2_moe")
@@ -187,8 +178,7 @@ def test_a_module_of_somebody_s_own_is_what_it_makes_of_unit_vectors(kind: Any) 
             own.mlp.down_proj.weight.copy_(made)
             own.mlp.down_proj.bias = bias
     model, twin = load(network), load(wide)
-    assert (model.probed, twin.probed) == (True, False)
-    assert model.sizes.ffn_parameters == twin.sizes.ffn_parameters
+    assert (model.probed, twin.probed, model.sizes.ffn_parameters) == (True, False, twin.sizes.ffn_parameters)
     for number in range(model.sizes.layers):
         torch.testing.assert_close(model.values(number), twin.values(number), atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(model.logits(IDS), twin.logits(IDS))

@@ -17,19 +17,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageText
 from models.expert_models import fill_randomly, gelu_mlp
 
 ROWS, HIDDEN, MEMORIES = 280, 16, 24
-SIZES: dict[str, Any] = {
-    "hidden_size": HIDDEN,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "intermediate_size": MEMORIES,
-    "max_position_embeddings": 64,
-    "vocab_size": ROWS,
-    "pad_token_id": 0,
-    "bos_token_id": None,
-    "eos_token_id": None,
-}
+SIZES: dict[str, Any] = {"hidden_size": HIDDEN, "num_hidden_layers": 2, "num_attention_heads": 2, "head_dim": 8}
+SIZES |= {"num_key_value_heads": 2, "intermediate_size": MEMORIES, "max_position_embeddings": 64, "vocab_size": ROWS}
+SIZES |= {"pad_token_id": 0, "bos_token_id": None, "eos_token_id": None}
 _GEMMA4 = {"global_head_dim": 8, "hidden_size_per_layer_input": 0}
 _LATENT = {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 4, "v_head_dim": 8}
 
@@ -114,24 +104,12 @@ UNCOMMON = {
 }
 
 _SIGHT = {name: SIZES[name] for name in ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim")}
-_SEEING = {
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "depth": 2,
-    "num_attention_heads": 2,
-    "num_heads": 2,
-    "intermediate_size": MEMORIES,
-    "image_size": 16,
-    "patch_size": 8,
-    "embed_dim": 16,
-    "out_hidden_size": 16,
-    "projection_dim": 16,
-    "num_global_layers": 1,
-    "attention_heads": 2,
-    "max_num_tiles": 1,
-    "supported_aspect_ratios": [[1, 1]],
-    "intermediate_layers_indices": [0],
-}
+_SEEING: dict[str, Any] = {"image_size": 16, "patch_size": 8, "max_num_tiles": 1, "num_global_layers": 1}
+_SEEING |= dict.fromkeys(("hidden_size", "embed_dim", "out_hidden_size", "projection_dim"), 16)
+_SEEING |= dict.fromkeys(("num_hidden_layers", "depth", "num_attention_heads", "num_heads", "attention_heads"), 2)
+_SEEING |= {"intermediate_size": MEMORIES, "supported_aspect_ratios": [[1, 1]], "intermediate_layers_indices": [0]}
+_PICTURES = {"codebook_size": 16, "embed_dim": 8, "latent_dim": 8, "base_channels": 32, "hidden_size": 32}
+_PICTURES |= {"channel_multiplier": [1, 1], "num_res_blocks": 1, "attn_resolutions": []}
 _ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 _TEXT = SIZES | {"bos_token_id": 1, "eos_token_id": 2}
 _POSITIONS = {"rope_parameters": _ROPE | {"mrope_section": [1, 1, 2]}}
@@ -143,22 +121,7 @@ SEEING = {
     "qwen2_vl": (_POSITIONS, {}),
     "qwen2_5_vl": (_POSITIONS, {}),
     "qwen3_vl": (_POSITIONS, {}),
-    "emu3": (
-        {},
-        {
-            "vocabulary_map": {"<image>": 5},
-            "vq_config": {
-                "codebook_size": 16,
-                "embed_dim": 8,
-                "latent_dim": 8,
-                "base_channels": 32,
-                "channel_multiplier": [1, 1],
-                "num_res_blocks": 1,
-                "attn_resolutions": [],
-                "hidden_size": 32,
-            },
-        },
-    ),
+    "emu3": ({}, {"vocabulary_map": {"<image>": 5}, "vq_config": _PICTURES}),
     "mllama": ({"num_hidden_layers": 3, "cross_attention_layers": [1], "rope_parameters": _ROPE}, {}),
 }
 """What is particular to the text half, and to the whole, of models that read pictures."""

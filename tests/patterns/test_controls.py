@@ -7,6 +7,7 @@ are asserted of memories (is one found?) and of triggers (are the right ones exp
 import re
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -112,9 +113,7 @@ def test_planted_ngrams_are_found(tmp_path: Path, size: int, count: int) -> None
     assert sum(memory < 40 for memory in with_pattern) / len(with_pattern) >= 0.9  # precision over memories
 
 
-def planted_topic(
-    sentences: list[list[str]], topic: list[str], count: int, *, random: np.random.Generator, held: int
-) -> list[list[str]]:
+def planted_topic(sentences: Any, topic: Any, count: int, *, random: np.random.Generator, held: int) -> list[list[str]]:
     """New sentences, each an old one with `held` words of the topic put in; any two share at most 3 of them."""
     made: list[list[str]] = []
     chosen: list[set[str]] = []

@@ -4,11 +4,7 @@ import polars as pl
 import pytest
 
 from mnemoscope.foundation.intervals import NOTHING, clustered_share, mean, share
-from mnemoscope.patterns.coverage import (
-    count_by_author,
-    key_estimates,
-    mean_over_authors,
-)
+from mnemoscope.patterns.coverage import count_by_author, key_estimates, mean_over_authors
 
 
 def prefixes(groups: dict[int, list[int]]) -> pl.DataFrame:
@@ -33,10 +29,7 @@ def judged(*rows: tuple[str, int, str, list[int]]) -> pl.DataFrame:
 
 
 JUDGED = judged(
-    ("Ben", 6, "both", [0, 1]),
-    ("Ada", 5, "shallow", [0, 1, 3]),
-    ("Ada", 6, "none", []),
-    ("Ada", 5, "both", [5]),
+    ("Ben", 6, "both", [0, 1]), ("Ada", 5, "shallow", [0, 1, 3]), ("Ada", 6, "none", []), ("Ada", 5, "both", [5])
 )
 
 

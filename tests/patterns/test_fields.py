@@ -104,9 +104,8 @@ def test_what_one_document_repeats_is_no_pattern(tmp_path: Path) -> None:
     layer = [[(sentence, 9) for sentence in range(25)]]
     background = [(sentence, 9) for sentence in range(25, 3000)]
     for documents, stands in ((list(range(3000)), True), ([n // 12 if n < 24 else n for n in range(3000)], False)):
-        atlas = build(
-            tmp_path / str(stands), sentences, layers=[layer], background=background, documents=documents, similar=ALIKE
-        )
+        given: dict[str, Any] = {"layers": [layer], "background": background, "documents": documents}
+        atlas = build(tmp_path / str(stands), sentences, **given, similar=ALIKE)
         assert bool(patterns_of(atlas)) is stands
 
 
@@ -170,8 +169,7 @@ def test_fields_are_those_of_a_loop(tmp_path: Path) -> None:
         for one in own:
             word = centre_of(atlas, one)
             log10_p, ranks = slow[one.window, word]
-            assert one.tests == len(slow)
-            assert one.candidate.log10_p == pytest.approx(log10_p)
+            assert (one.tests, one.candidate.log10_p) == (len(slow), pytest.approx(log10_p))
             assert {rank for rank in range(25) if one.candidate.mask >> rank & 1} == ranks
         if own:
             assert own[0].candidate.log10_p == pytest.approx(least[0])

@@ -76,16 +76,9 @@ def test_a_prefix_counts_once_and_only_the_best_count(tmp_path: Path) -> None:
 
 def test_a_pattern_comes_before_the_token(tmp_path: Path) -> None:
     atlas = with_triggers(tmp_path / "atlas", [*alike(0, 1, [4] * 6), *alike(0, -1, [4] * 6)])
-    columns: dict[str, Any] = {
-        "layer": [0, 0],
-        "memory": [0, 0],
-        "pattern": [0, 1],
-        "kind": ["shallow", "semantic"],
-        "description": ["ends in Rome", "about Rome"],
-        "triggers": [[0, 1, 2], [0, 1, 2]],
-        "lift": [2.0, 2.0],
-        "log10_p": [-9.0, -8.0],
-    }
+    columns: dict[str, Any] = {"layer": [0, 0], "memory": [0, 0], "pattern": [0, 1], "kind": ["shallow", "semantic"]}
+    columns |= {"description": ["ends in Rome", "about Rome"], "triggers": [[0, 1, 2]] * 2}
+    columns |= {"lift": [2.0, 2.0], "log10_p": [-9.0, -8.0]}
     found = labels(atlas, columns)
     assert found[0, 1][0] == 'ends in Rome; promotes " Paris"'
     assert found[0, -1][0] == 'ends in "France"'

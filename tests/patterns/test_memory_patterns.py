@@ -9,11 +9,7 @@ from mnemoscope.patterns.significance import groups_of, lift, log10_tail
 from mnemoscope.patterns.surface import Feature, small_key
 from patterns.hand_prefixes import Shown, one_prefix_each, prefixes_of
 
-WORD, PAIR, TRIPLE = (
-    small_key(Feature.WORD, 5),
-    small_key(Feature.NGRAM + 1, 7),
-    small_key(Feature.NGRAM + 2, 9),
-)
+WORD, PAIR, TRIPLE = (small_key(Feature.WORD, 5), small_key(Feature.NGRAM + 1, 7), small_key(Feature.NGRAM + 2, 9))
 # Of 100 prefixes 40 have one token, 60 have two or more and 20 of these three; 30 show the word, 10 the pair.
 BACKGROUND: list[Shown] = [
     (1 if n < 40 else 2 if n < 80 else 3, [WORD] * (n < 30) + [PAIR] * (40 <= n < 50), ()) for n in range(100)
@@ -40,8 +36,7 @@ def test_shallow_patterns_are_those_that_are_unlikely_among_prefixes_as_long() -
     for key, numbers in TAILS.items():
         assert by_key[key].log10_p == log10_tail(*numbers)
         assert by_key[key].lift == lift(*numbers)
-        assert by_key[key].mask == masks[key]
-        assert by_key[key].shown.tolist() == list(shown[key])
+        assert (by_key[key].mask, by_key[key].shown.tolist()) == (masks[key], list(shown[key]))
     assert {key: one.tokens for key, one in by_key.items()} == {WORD: 1, PAIR: 2, TRIPLE: 3}
     assert found.kept.keys() == {0}
 

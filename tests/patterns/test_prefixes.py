@@ -41,30 +41,14 @@ def test_everything_that_a_prefix_shows(tmp_path: Path) -> None:
     # He lives (in Paris ...
     prefixes, lexicon = read(tmp_path, [[0, 1, 2, 3, 4, 5, 6, 7]], [(0, 5)])
     assert shown(prefixes, lexicon, 0) == {
-        'ends in "Paris"',
-        'ends in "…is"',
-        'ends with "Paris"',
-        'ends with "in Paris"',
-        'ends with "(in Paris"',
-        'ends with "lives (in Paris"',
-        '"Par" just before the last token',
-        '"in" two tokens before the last token',
-        '"(" three tokens before the last token',
-        '"lives" four tokens before the last token',
-        '"He" five tokens before the last token',
-        'begins with "He"',
-        'begins with "He lives"',
-        "last word ends in -s",
-        "last word ends in -is",
-        "last word ends in -ris",
-        "last word begins with p-",
-        "last word begins with pa-",
-        "last word begins with par-",
-        "last word is a capitalised word",
-        "a preposition just before the last word",
-        "the last token goes on with a word",
-        "at most the first eight tokens",
-        "inside ( )",
+        *('ends in "Paris"', 'ends in "…is"', 'ends with "Paris"', 'ends with "in Paris"', 'ends with "(in Paris"'),
+        *('ends with "lives (in Paris"', '"Par" just before the last token', '"in" two tokens before the last token'),
+        *('"(" three tokens before the last token', '"lives" four tokens before the last token'),
+        *('"He" five tokens before the last token', 'begins with "He"', 'begins with "He lives"'),
+        *("last word ends in -s", "last word ends in -is", "last word ends in -ris", "last word begins with p-"),
+        *("last word begins with pa-", "last word begins with par-", "last word is a capitalised word"),
+        *("a preposition just before the last word", "the last token goes on with a word"),
+        *("at most the first eight tokens", "inside ( )"),
     }
 
 
@@ -79,9 +63,8 @@ def test_short_prefixes_brackets_quotes_and_marks(tmp_path: Path) -> None:
     quote = shown(prefixes, lexicon, 2)
     assert {"inside quotation marks", "last word is a year", "last word is a number"} <= quote
     assert "inside quotation marks" not in shown(prefixes, lexicon, 3)
-    assert {"last token is a line break", 'ends in "\\n"', "punctuation just before the last word"} <= shown(
-        prefixes, lexicon, 4
-    )
+    last = shown(prefixes, lexicon, 4)
+    assert {"last token is a line break", 'ends in "\\n"', "punctuation just before the last word"} <= last
 
 
 def test_a_token_without_text_is_named_by_its_number(tmp_path: Path) -> None:
@@ -192,10 +175,8 @@ def test_a_background_without_words_or_prefixes() -> None:
 def test_words_that_do_not_count_leave_the_others_where_they_are() -> None:
     whole = prefixes_of([(9, (8,), (1, 2)), (9, (), ()), (9, (), (2, 3, 1))], ago=[(4, 0), (), (5, 3, 1)])
     found = whole.without_words(np.array([2, 7], dtype=np.uint64))
-    assert found.words.starts.tolist() == [0, 1, 1, 3]
-    assert found.words.keys.tolist() == [1, 3, 1]
-    assert found.words.ago.tolist() == [4, 3, 1]
-    assert found.words.prefix.tolist() == [0, 2, 2]
+    assert (found.words.starts.tolist(), found.words.keys.tolist()) == ([0, 1, 1, 3], [1, 3, 1])
+    assert (found.words.ago.tolist(), found.words.prefix.tolist()) == ([4, 3, 1], [0, 2, 2])
     assert found.features is whole.features
 
 

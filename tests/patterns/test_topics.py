@@ -6,17 +6,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from mnemoscope.patterns import topics
 from mnemoscope.patterns.prefixes import read_background
 from mnemoscope.patterns.significance import log10_tail
-from mnemoscope.patterns.topics import (
-    BETS,
-    Topic,
-    TopicVocabulary,
-    find_core,
-    find_topics,
-    log10_stake,
-    read_vocabulary,
-)
 from patterns.hand_prefixes import prefixes_of
 
 Bools = NDArray[np.bool_]
@@ -32,7 +24,7 @@ def slow_stake(groups: list[list[int]], shares: Bools, background: int) -> float
     """The stake bet by bet, prefix by prefix and word by word; shares are `[word, group]`."""
     left = []
     known = [(number, words) for number, words in enumerate(groups) if words]
-    for bet in BETS:
+    for bet in topics.BETS:
         stake = 1.0
         for place, (number, words) in enumerate(known[1:], 1):
             surprises = []
@@ -53,29 +45,26 @@ def test_the_stake_is_that_of_a_loop() -> None:
         background = int(random.choice([1, 30, 20_000]))
         groups = [np.flatnonzero(own).tolist() for own in held.T]
         expected = slow_stake(groups, shares, background)
-        assert log10_stake(held, shares, background=background) == pytest.approx(expected, abs=1e-9)
+        assert topics.log10_stake(held, shares, background=background) == pytest.approx(expected, abs=1e-9)
 
 
 def test_nothing_shared_loses_and_nothing_to_bet_on_keeps() -> None:
     _, held = held_by("ab", "cd", "ef")
-    lost = np.log10(np.mean([(1 - bet) ** 2 for bet in BETS]))
-    assert log10_stake(held, np.full((6, 3), 0.01), background=100) == pytest.approx(lost)
+    lost = np.log10(np.mean([(1 - bet) ** 2 for bet in topics.BETS]))
+    assert topics.log10_stake(held, np.full((6, 3), 0.01), background=100) == pytest.approx(lost)
     _, held = held_by("ab", "", "")
-    assert log10_stake(held, np.full((2, 3), 0.01), background=100) == 0.0
-    assert log10_stake(np.zeros((0, 5), dtype=np.bool_), np.zeros((0, 5)), background=100) == 0.0
+    assert topics.log10_stake(held, np.full((2, 3), 0.01), background=100) == 0.0
+    assert topics.log10_stake(np.zeros((0, 5), dtype=np.bool_), np.zeros((0, 5)), background=100) == 0.0
 
 
 def test_without_a_background_nothing_is_won() -> None:
     """Every word is as expected as it was frequent, so that sharing it is no surprise."""
     _, held = held_by("a", "a", "a", "a")
-    assert log10_stake(held, np.zeros((1, 4)), background=0) == pytest.approx(0.0)
-
-
-def test_what_neither_the_background_nor_a_trigger_before_holds_is_no_surprise() -> None:
-    """Without a background a new word is expected as little as it was seen: nothing, and nothing is won."""
+    assert topics.log10_stake(held, np.zeros((1, 4)), background=0) == pytest.approx(0.0)
+    # Without a background a new word is expected as little as it was seen: nothing, and nothing is won.
     _, held = held_by("a", "b")
-    lost = np.log10(np.mean([1 - bet for bet in BETS]))
-    assert log10_stake(held, np.zeros((2, 2)), background=0) == pytest.approx(lost)
+    lost = np.log10(np.mean([1 - bet for bet in topics.BETS]))
+    assert topics.log10_stake(held, np.zeros((2, 2)), background=0) == pytest.approx(lost)
 
 
 def test_a_vocabulary_by_hand() -> None:
@@ -86,7 +75,7 @@ def test_a_vocabulary_by_hand() -> None:
     background = read_background(prefixes_of([(9, (), own) for own in words]))
     keys, place = np.array([1, 2, 1, 9, 2], dtype=np.uint64), np.array([0, 0, 1, 1, 2])
     counted = np.array([True, True, False])
-    found = read_vocabulary(keys, place, counted=counted, background=background)
+    found = topics.read_vocabulary(keys, place, counted=counted, background=background)
     assert found.keys.tolist() == [1, 2, 9]
     assert found.held.tolist() == [[True, True, False], [True, False, True], [False, True, False]]
     # Among the words of prefixes with two words, or with one, or of any where that is more.
@@ -98,7 +87,7 @@ def test_a_vocabulary_by_hand() -> None:
     # Word 1 is in two groups that count, and in 3 of as many prefixes as give that rate; others are in one.
     assert found.log10_p.tolist() == [pytest.approx(log10_tail(2, 2, 3, 3 / 0.75)), 0, 0]
     # What the background lacks, in groups of one word each: 5 prefixes are as good as 8.
-    other = read_vocabulary(keys[[3, 3, 3]], np.array([0, 1, 2]), counted=counted, background=background)
+    other = topics.read_vocabulary(keys[[3, 3, 3]], np.array([0, 1, 2]), counted=counted, background=background)
     assert other.log10_p.tolist() == [pytest.approx(log10_tail(2, 2, 0, 8.0))]
 
 
@@ -108,7 +97,7 @@ def found(
     rate: float = 0.001,
     limit: float = -2.0,
     least: Mapping[str, float] | None = None,
-) -> tuple[list[str], list[Topic]]:
+) -> tuple[list[str], list[topics.Topic]]:
     """The topics among prefixes written as letters, of a language whose words are all equally rare.
 
     A word in n prefixes has a log10 of its probability of -2 n, unless `least` says another.
@@ -116,7 +105,7 @@ def found(
     words, held = held_by(*groups)
     counts = held.sum(axis=1)
     log10_p = [(least or {}).get(word, -2.0 * count) for word, count in zip(words, counts, strict=True)]
-    vocabulary = TopicVocabulary(
+    vocabulary = topics.TopicVocabulary(
         keys=np.arange(len(words), dtype=np.uint64),
         held=held,
         counted=np.array(counted if counted is not None else [True] * len(groups)),
@@ -124,20 +113,17 @@ def found(
         rates=np.full(len(words), rate),
         log10_p=np.where(counts >= 2, log10_p, 0.0),
     )
-    return words, find_topics(vocabulary, background=20_000, limit=limit)
+    return words, topics.find_topics(vocabulary, background=20_000, limit=limit)
 
 
-def read(words: list[str], topic: Topic) -> tuple[str, list[int]]:
+def read(words: list[str], topic: topics.Topic) -> tuple[str, list[int]]:
     return "".join(words[word] for word in topic.words), np.flatnonzero(topic.groups).tolist()
 
 
-def test_words_that_occur_together_are_a_topic_though_none_is_in_most_prefixes() -> None:
+def test_words_that_occur_together_are_a_topic_and_one_word_is_none() -> None:
     words, all_found = found("abx", "bcy", "cdz", "dap", "acq", "r", "s")
     assert [read(words, topic) for topic in all_found] == [("acbd", [0, 1, 2, 3, 4])]
     assert all_found[0].log10_p < -2
-
-
-def test_one_word_is_no_topic() -> None:
     assert found("apqr", "astu", "avwx", "ayzk")[1] == []
 
 
@@ -147,7 +133,7 @@ def test_of_what_hangs_together_the_widest_word_is_that_of_most_of_its_groups() 
     Without the common word the rare one still is a surprise; without the rare one nothing would be.
     """
     words, held = held_by("ab", "ab", "ab", "bx", "by")
-    vocabulary = TopicVocabulary(
+    vocabulary = topics.TopicVocabulary(
         keys=np.arange(4, dtype=np.uint64),
         held=held,
         counted=np.ones(5, dtype=np.bool_),
@@ -155,7 +141,7 @@ def test_of_what_hangs_together_the_widest_word_is_that_of_most_of_its_groups() 
         rates=np.array([0.3, 0.001, 0.001, 0.001]),
         log10_p=np.array([-3.0, -9.0, 0.0, 0.0]),
     )
-    (topic,) = find_topics(vocabulary, background=20_000, limit=-2.0)
+    (topic,) = topics.find_topics(vocabulary, background=20_000, limit=-2.0)
     assert "".join(words[word] for word in topic.words) == "ba"
 
 
@@ -178,7 +164,7 @@ def test_a_topic_is_as_unlikely_as_the_stake_says_and_the_limit_asks() -> None:
     groups = ("abx", "bcy", "cdz", "dap", "acq")
     (topic,) = found(*groups)[1]
     _, held = held_by(*groups)
-    assert topic.log10_p == pytest.approx(-log10_stake(held, np.full(held.shape, 0.001 / 5), background=20_000))
+    assert topic.log10_p == pytest.approx(-topics.log10_stake(held, np.full(held.shape, 0.001 / 5), background=20_000))
     assert found(*groups, limit=topic.log10_p - 1e-9)[1] == []
     assert found("ab", "ab", limit=0.0)[1] == []  # two prefixes are no pattern, however alike
 
@@ -194,7 +180,7 @@ def test_one_word_of_a_rare_topic_is_enough_and_of_a_common_one_is_not() -> None
     assert topic.enough == 2
 
 
-def _only(result: tuple[list[str], list[Topic]]) -> tuple[list[str], Topic]:
+def _only(result: tuple[list[str], list[topics.Topic]]) -> tuple[list[str], topics.Topic]:
     words, (topic,) = result
     return words, topic
 
@@ -234,7 +220,7 @@ def test_what_hangs_together_is_what_sets_say() -> None:
     for _ in range(200):
         held = random.random((9, 10)) < random.choice([0.12, 0.2, 0.3])
         noticed = random.random(9) < 0.8
-        words, groups = find_core(held, noticed)
+        words, groups = topics.find_core(held, noticed)
         assert (set(words.tolist()), set(np.flatnonzero(groups).tolist())) == slow_core(held, noticed)
         largest.add(int(groups.sum()))
     assert len(largest) > 5

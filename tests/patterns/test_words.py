@@ -23,13 +23,12 @@ def runs_of(texts: list[bytes], tokens: list[int], begins: list[int] | None = No
     return [spelling.vocabulary.text(runs.tokens[runs.start[end] : end + 1].tolist()) for end in ends]
 
 
-def test_pieces_of_a_word_are_one_run() -> None:
+def test_runs_are_words_whatever_their_pieces() -> None:
     texts = [b" dis", b"eas", b"e", b",", b" The", b"\n", b" 19", b"84"]
     assert runs_of(texts, [0, 1, 2, 3, 4, 6, 7, 5, 2]) == [" disease", ",", " The", " 1984", "\n", "e"]
-
-
-def test_a_run_ends_with_its_sentence() -> None:
     assert runs_of([b"a", b"b"], [0, 1, 0, 1, 1], [0, 2, 5]) == ["ab", "abb"]
+    assert runs_of([b" caf", b"\xc3", b"\xa9", b"."], [0, 1, 2, 3]) == [" café", "."]
+    assert runs_of(["日本".encode(), "語".encode(), b" a", "ไทย".encode()], [0, 1, 2, 3]) == ["日本", "語", " a", "ไทย"]
 
 
 def test_equal_runs_have_equal_names_wherever_they_stand() -> None:
@@ -40,40 +39,21 @@ def test_equal_runs_have_equal_names_wherever_they_stand() -> None:
     assert len({*runs.name[[2, 4, 7]].tolist()}) == 3  # abc, ab, acb
 
 
-def test_bytes_of_one_character_belong_to_its_word() -> None:
-    assert runs_of([b" caf", b"\xc3", b"\xa9", b"."], [0, 1, 2, 3]) == [" café", "."]
-
-
-def test_every_token_is_a_word_in_scripts_without_spaces() -> None:
-    assert runs_of(["日本".encode(), "語".encode(), b" a", "ไทย".encode()], [0, 1, 2, 3]) == ["日本", "語", " a", "ไทย"]
-
-
-def test_every_token_is_a_word_where_tokens_do_not_bring_spaces() -> None:
+def test_tokens_that_bring_no_space_or_no_text() -> None:
     spelling = spelling_of([b"the", b"cat", b"sat"], "the cat sat", (0, 1, 2))
     assert not spelling.opens.any()
     with_spaces = spelling_of([b"the", b" cat", b" sat"], "the cat sat", (0, 1, 2))
     assert with_spaces.opens.tolist() == [True, False, False]
-
-
-def test_a_token_without_text() -> None:
     spelling = spelling_of([b"", b"a"])
     assert not spelling.opens[0]
     assert not spelling.closes[0]
 
 
-def test_brackets_open_and_close() -> None:
+def test_brackets_open_and_close_and_are_counted_as_far_as_a_byte_goes() -> None:
     spelling = spelling_of([b"(", b"))", b" [x", b'"', "“".encode(), b'""'])
     assert spelling.depth.T.tolist() == [
-        [1, 0, 0, 0, 0],
-        [-2, 0, 0, 0, 0],
-        [0, 1, 0, 0, 0],
-        [0, 0, 0, 0, 1],
-        [0, 0, 0, 1, 0],
-        [0, 0, 0, 0, 0],
+        *([1, 0, 0, 0, 0], [-2, 0, 0, 0, 0], [0, 1, 0, 0, 0], [0, 0, 0, 0, 1], [0, 0, 0, 1, 0], [0, 0, 0, 0, 0]),
     ]
-
-
-def test_brackets_by_the_hundred_are_counted_as_far_as_a_byte_goes() -> None:
     spelling = spelling_of([b"(" * 300, b"]" * 300])
     assert spelling.depth[:, 0].tolist() == [100, 0, 0, 0, 0]
     assert spelling.depth[:, 1].tolist() == [0, -100, 0, 0, 0]
@@ -93,10 +73,8 @@ def test_a_lexicon_numbers_words_in_the_order_in_which_it_meets_them() -> None:
         return [(place, family, lexicon.words[value]) for place, (family, _, value) in zip(index, parts, strict=True)]
 
     article = "an article or determiner"
-    assert said([0, 1], before=True) == [
-        (0, Feature.CLASS_BEFORE, "a capitalised word"),
-        (1, Feature.CLASS_BEFORE, article),
-    ]
+    before = [(0, Feature.CLASS_BEFORE, "a capitalised word"), (1, Feature.CLASS_BEFORE, article)]
+    assert said([0, 1], before=True) == before
     assert said([1, 0, 0], before=False) == [
         (0, Feature.CLASS, article),
         (0, Feature.WORD, "the"),
@@ -161,15 +139,9 @@ def test_content_words_are_listed_where_they_first_end() -> None:
         *(
             (mark, ("punctuation", kind))
             for mark, kind in (
-                (".", "a sentence-ending mark"),
-                ("?!", "a sentence-ending mark"),
-                (";", "a colon or semicolon"),
-                (")", "a closing bracket"),
-                ("--", "a dash"),
-                ("/", "a slash"),
-                ("+=", "a mathematical sign"),
-                ("€", "a currency sign"),
-                ("'", "a quotation mark"),
+                *((".", "a sentence-ending mark"), ("?!", "a sentence-ending mark"), (";", "a colon or semicolon")),
+                *((")", "a closing bracket"), ("--", "a dash"), ("/", "a slash"), ("+=", "a mathematical sign")),
+                *(("€", "a currency sign"), ("'", "a quotation mark")),
             )
         ),
         ("#", ("punctuation",)),

@@ -67,24 +67,22 @@ def build(
     """The transformers model of these memories, and its tokenizer of words."""
     empty = _PLACE + context + 2
     hidden = empty + 1
-    config = OPTConfig(
-        vocab_size=len(WORDS),
-        hidden_size=hidden,
-        word_embed_proj_dim=hidden,
-        ffn_dim=len(memories[0]),
-        num_hidden_layers=len(memories),
-        num_attention_heads=1,
-        max_position_embeddings=context,
-        activation_function=activation,
-        do_layer_norm_before=True,
-        _remove_final_layer_norm=True,
-        tie_word_embeddings=False,
-        dropout=0.0,
-        bos_token_id=0,
-        eos_token_id=None,
-        pad_token_id=None,
-    )
-    model = OPTForCausalLM(config).eval().requires_grad_(False)
+    sizes = {
+        "vocab_size": len(WORDS),
+        "hidden_size": hidden,
+        "word_embed_proj_dim": hidden,
+        "ffn_dim": len(memories[0]),
+    }
+    sizes |= {"num_hidden_layers": len(memories), "num_attention_heads": 1, "max_position_embeddings": context}
+    kind = {"activation_function": activation, "do_layer_norm_before": True, "_remove_final_layer_norm": True}
+    kind |= {
+        "tie_word_embeddings": False,
+        "dropout": 0.0,
+        "bos_token_id": 0,
+        "eos_token_id": None,
+        "pad_token_id": None,
+    }
+    model = OPTForCausalLM(OPTConfig(**sizes, **kind)).eval().requires_grad_(False)
     for parameter in model.parameters():
         parameter.zero_()
     decoder = model.model.decoder

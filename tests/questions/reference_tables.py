@@ -6,10 +6,12 @@ its own.
 
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
 import polars as pl
+from torch import Tensor
 
 from mining.reference_passes import Text, check_predictions, check_removals, probability, ranks, tie, tops
 from mining.slow_model import Slow
@@ -102,6 +104,7 @@ def slow_values(slow: Slow, layer: int, triggers: list[Row], mined: list[Row], *
             row["target_rank"] = found["target_rank"] if len(own) > 1 else own[0]
             log_p = [float(scores[t["next_token"]]) - normaliser for t in mine]
             row["trigger_log_probability"] = sum(log_p) / len(log_p)
+        row |= slow_literal(slow.bare(vector), [t for t in triggers if (t["memory"], t["sign"]) == (memory, 1)], found)
         for name, value in row.items():
             if isinstance(value, float):
                 assert abs(found[name] - value) <= tie(value), f"{what}: {name} is {found[name]}, reference {value}"
@@ -109,6 +112,34 @@ def slow_values(slow: Slow, layer: int, triggers: list[Row], mined: list[Row], *
                 assert found[name] == value, f"{what}: {name} is {found[name]}, reference {value}"
         rows.append(row)
     return rows
+
+
+def slow_literal(scores: Tensor, triggers: list[Row], found: Row) -> Row:
+    """The columns of one value by the paper's own formula (definitions.md 4b)."""
+    allowed, first = tops(scores), [t["next_token"] for t in triggers if t["rank"] == 0]
+    row: Row = {"literal_top": found["literal_top"] if found["literal_top"] in allowed else min(allowed)}
+    row["literal_max_probability"] = probability(scores, int(scores.argmax()))
+    row["literal_target"] = first[0] if first else None
+    row["literal_target_rank"] = None
+    if row["literal_target"] is not None:
+        among = ranks(scores, row["literal_target"])
+        row["literal_target_rank"] = found["literal_target_rank"] if found["literal_target_rank"] in among else among[0]
+    return row
+
+
+def literal_tables(tables: Tables) -> Tables:
+    """The columns by the paper's own formulas under the names of ours, so that the same loops answer."""
+
+    def renamed(row: Row, **others: str) -> Row:
+        names = {name.removeprefix("literal_"): name for name in row if name.startswith("literal_")}
+        return row | {name: row[one] for name, one in names.items()} | {name: row[one] for name, one in others.items()}
+
+    values = {
+        layer: [renamed(row) | {"top_tokens": [row["literal_top"]], "working_probability": None} for row in rows]
+        for layer, rows in tables.values.items()
+    }
+    predictions = [renamed(row, votes_ffn="literal_votes") for row in tables.predictions]
+    return replace(tables, values=values, predictions=predictions)
 
 
 def slow_tables(

@@ -6,24 +6,13 @@ import polars as pl
 import pytest
 
 from mnemoscope.foundation.intervals import NOTHING, Estimate
-from mnemoscope.questions.answer_builder import (
-    AnswerBuilder,
-    least_layer,
-    share_above,
-)
+from mnemoscope.questions.answer_builder import AnswerBuilder, least_layer, share_above
 from mnemoscope.questions.question import EMPTY, Number, Paper, Question
 
-ASKED = Question(
-    "asked",
-    title="what is asked",
-    paper=Paper(figure="Figure 0", section="0", question="What?"),
-    numbers=(Number("one", "share"), Number("two", "number"), Number("other_two", "number")),
-    main="one",
-    headline=("one",),
-    layer_page=(),
-    nothing="nothing",
-    interval="none",
-)
+NUMBERS = (Number("one", "share"), Number("two", "number"), Number("other_two", "number"))
+WORDS = {"title": "what is asked", "nothing": "nothing", "interval": "none", "main": "one", "headline": ("one",)}
+PAPER = Paper(figure="Figure 0", section="0", question="What?")
+ASKED = Question("asked", paper=PAPER, numbers=NUMBERS, layer_page=(), **WORDS)  # type: ignore[arg-type]
 HALF = Estimate(0.5, 4, 0.25, 0.75)
 
 
@@ -83,7 +72,6 @@ EDGE = 0.1 / STRETCH
 def test_layers_above_a_bound(first: Estimate, low: float, high: float) -> None:
     """Beside a layer that is clearly below a half: two looks."""
     found = share_above([first, Estimate(0.1, 1, 0.1, 0.1)], 0.5)
-    assert first.value is not None
     assert found == Estimate(0.5 if first.value > 0.5 else 0.0, 2, low, high)
 
 

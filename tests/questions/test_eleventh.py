@@ -113,8 +113,7 @@ def test_two_files_and_one_line_are_a_question(tmp_path: Path) -> None:
     assert page["tables"][0]["header"] == ["layer", "length of the value, mean", "cases"]
     assert "<svg" in pages["drawing"]
     about = {one["question"]: one["about"] for one in pages["/questions.json"]["questions"]}
-    assert list(about)[-1] == "attention_length"
-    assert about["attention_length"] == "how long values are"
+    assert (list(about)[-1], about["attention_length"]) == ("attention_length", "how long values are")
     assert "length of the value, mean" in json.dumps(pages["/layers/1.json"])
     # The report's section and figure.
     report = (atlas / "report" / "index.html").read_text()

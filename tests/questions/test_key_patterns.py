@@ -26,34 +26,13 @@ def test_shares_of_prefixes_by_kind(tmp_path: Path) -> None:
     # L0.M0 has 4 prefixes: 0, 1 and 2 shallow, 2 and 3 semantic. L0.M1 has 2 prefixes and no pattern.
     # L1.M2 has 4 triggers of 3 prefixes (ranks 1 and 3 are the same one); its patterns name ranks 3 and 2.
     triggers = {0: one_each(0, 4) + one_each(1, 2), 1: [(2, 6, 0), (2, 6, 1), (2, 6, 2), (2, 6, 1)]}
-    patterns = [
-        (0, 0, "shallow", [0, 1]),
-        (0, 0, "shallow", [1, 2]),
-        (0, 0, "semantic", [2, 3]),
-        (1, 2, "shallow", [3]),
-        (1, 2, "semantic", [2]),
-    ]
+    patterns = [(0, 0, "shallow", [0, 1]), (0, 0, "shallow", [1, 2]), (0, 0, "semantic", [2, 3])]
+    patterns += [(1, 2, "shallow", [3]), (1, 2, "semantic", [2])]
     found = answer(build_answers(tmp_path, triggers=triggers, patterns=patterns), "key_patterns")
-    shares = {name: numbers(found, name) for name in (*KINDS, "covered", "shallow", "semantic")}
-    assert {name: share[0] for name, share in shares.items()} == {
-        "shallow_only": 2 / 6,
-        "semantic_only": 1 / 6,
-        "both": 1 / 6,
-        "none": 2 / 6,
-        "covered": pytest.approx(4 / 6),
-        "shallow": 3 / 6,
-        "semantic": pytest.approx(2 / 6),
-    }
-    assert {name: share[1] for name, share in shares.items()} == {
-        "shallow_only": 1 / 3,
-        "semantic_only": 1 / 3,
-        "both": 0.0,
-        "none": 1 / 3,
-        "covered": pytest.approx(2 / 3),
-        "shallow": 1 / 3,
-        "semantic": 1 / 3,
-    }
-    assert shares["none"][None] == 3 / 9
+    shares = [numbers(found, name) for name in (*KINDS, "covered", "shallow", "semantic")]
+    assert [share[0] for share in shares] == pytest.approx([2 / 6, 1 / 6, 1 / 6, 2 / 6, 4 / 6, 3 / 6, 2 / 6])
+    assert [share[1] for share in shares] == pytest.approx([1 / 3, 1 / 3, 0.0, 1 / 3, 2 / 3, 1 / 3, 1 / 3])
+    assert shares[KINDS.index("none")][None] == 3 / 9
     # Of those that one kind alone explains; of two layers both are lower ones.
     assert numbers(found, "shallow_of_one_kind") == {0: 2 / 3, 1: 1 / 2, None: 3 / 5}
     assert numbers(found, "shallow_of_one_kind", "count") == {0: 3, 1: 2, None: 5}
@@ -80,15 +59,8 @@ def test_near_duplicates_count_once_in_shares_of_their_own(tmp_path: Path) -> No
     """
     patterns = [(0, 0, "shallow", [1, 2, 3, 4, 5, 21, 22, 23, 24]), (0, 0, "semantic", [5, 6, 24])]
     found = answer(build_answers(tmp_path, triggers={0: one_each(0, 25)}, patterns=patterns), "key_patterns")
-    each = {
-        "shallow_only": (7, 4),
-        "semantic_only": (1, 1),
-        "both": (2, 1),
-        "none": (15, 15),
-        "covered": (10, 6),
-        "shallow": (9, 5),
-        "semantic": (3, 2),
-    }
+    each = {"shallow_only": (7, 4), "semantic_only": (1, 1), "both": (2, 1), "none": (15, 15)}
+    each |= {"covered": (10, 6), "shallow": (9, 5), "semantic": (3, 2)}
     for name, (all_triggers, folds) in each.items():
         assert numbers(found, name) == pytest.approx({0: all_triggers / 25, None: all_triggers / 25}), name
         assert numbers(found, f"folded_{name}") == pytest.approx({0: folds / 21, None: folds / 21}), name
@@ -140,8 +112,7 @@ def test_layers_lead_surely_where_many_memories_say_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize("patterns", [[], [(0, 3, "shallow", [0, 1, 2])]], ids=["no pattern", "of a dead memory"])
 def test_no_memory_firing_gives_nulls(tmp_path: Path, patterns: list[tuple[int, int, str, list[int]]]) -> None:
     found = answer(build_answers(tmp_path, triggers={0: []}, patterns=patterns), "key_patterns")
-    assert found["value"].null_count() == found.height
-    assert found["count"].sum() == 0
+    assert (found["value"].null_count(), found["count"].sum()) == (found.height, 0)
 
 
 Judgement = tuple[str, int, int, int, int, str, Sequence[int]]

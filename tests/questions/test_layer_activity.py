@@ -36,8 +36,7 @@ def test_active_and_effective_memories(tmp_path: Path) -> None:
     assert numbers(found, "least_depth", "high") == {None: 1.0}
     assert numbers(found, "least_depth", "at_layer") == {None: 1}
     # Document 0 has 6 of 8 active, document 1 none of 4: resamples say 0, 0.5 or 0.75.
-    assert numbers(found, "active", "low")[0] == 0.0
-    assert numbers(found, "active", "high")[0] == 0.75
+    assert (numbers(found, "active", "low")[0], numbers(found, "active", "high")[0]) == (0.0, 0.75)
     assert numbers(found, "active", "low")[1] == numbers(found, "active", "high")[1] == 0.25
 
 
@@ -55,12 +54,8 @@ def test_the_least_layer_is_sure_where_every_document_says_so(tmp_path: Path) ->
 def test_one_document_says_nothing_of_how_sure_the_least_layer_is(tmp_path: Path) -> None:
     layers = {0: [(1, 1.0, 0.1)] * 2, 1: [(3, 1.0, 0.1)] * 2}
     found = answer(build_answers(tmp_path, prefixes=PREFIXES[:2], predictions=rows(layers)), "layer_activity")
-    assert [numbers(found, "least_depth", name) for name in ("value", "low", "high", "count")] == [
-        {None: 0.5},
-        {None: None},
-        {None: None},
-        {None: 2},
-    ]
+    said = [numbers(found, "least_depth", name)[None] for name in ("value", "low", "high", "count")]
+    assert said == [0.5, None, None, 2]
 
 
 def test_correlation_over_layers_with_the_patterns(tmp_path: Path) -> None:
@@ -68,13 +63,8 @@ def test_correlation_over_layers_with_the_patterns(tmp_path: Path) -> None:
     layers = {layer: [(1 << layer, 1.0, 0.1)] * 3 for layer in range(3)}
     patterns = [(0, 0, "shallow", [0, 1]), (1, 0, "shallow", [0])]
     patterns += [(layer, 0, "semantic", [0, 1]) for layer in range(3)]
-    atlas = build_answers(
-        tmp_path,
-        prefixes=PREFIXES,
-        predictions=rows(layers),
-        patterns=patterns,
-        triggers={layer: [(0, 6), (0, 6)] for layer in range(3)},
-    )
+    made = {"patterns": patterns, "triggers": {layer: [(0, 6), (0, 6)] for layer in layers}}
+    atlas = build_answers(tmp_path, prefixes=PREFIXES, predictions=rows(layers), **made)
     found = answer(atlas, "layer_activity")
     # 0.25, 0.5, 1 less 7/12 and 1, 0.5, 0 less 0.5: -0.375 over the root of 0.2917 x 0.5.
     assert numbers(found, "correlation_shallow") == {None: pytest.approx(-0.375 / (0.291667 * 0.5) ** 0.5, abs=1e-4)}
@@ -85,12 +75,6 @@ def test_correlation_over_layers_with_the_patterns(tmp_path: Path) -> None:
 
 def test_two_layers_are_too_few_for_a_correlation(tmp_path: Path) -> None:
     layers = {layer: [(1 << layer, 1.0, 0.1)] * 3 for layer in range(2)}
-    patterns = [(0, 0, "shallow", [0, 1])]
-    atlas = build_answers(
-        tmp_path,
-        prefixes=PREFIXES,
-        predictions=rows(layers),
-        patterns=patterns,
-        triggers={layer: [(0, 6), (0, 6)] for layer in range(2)},
-    )
+    made = {"patterns": [(0, 0, "shallow", [0, 1])], "triggers": {layer: [(0, 6), (0, 6)] for layer in layers}}
+    atlas = build_answers(tmp_path, prefixes=PREFIXES, predictions=rows(layers), **made)
     assert numbers(answer(atlas, "layer_activity"), "correlation_shallow") == {None: None}

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import mnemoscope as ms
-from mnemoscope.errors import AtlasUnfinished
 from mnemoscope.foundation.intervals import clustered_share, share
 from mnemoscope.models import load_model
 from mnemoscope.questions.answer_builder import difference
@@ -28,23 +27,14 @@ OTHERS = ["the", "of", "cat", "dog", "bird", "sat", "ran", "mat", "far"]
 def test_the_numbers_are_those_worked_out_by_hand(tmp_path: Path) -> None:
     """Sentence s is that of rank s: memory 0 has triggers in sentences 0 to 3, memory 1 in 0 and 1."""
     documents = [(False, 32, [0]), (False, 5, [1]), (False, 32, [2]), (False, 0, [3]), (True, 32, []), (True, 8, [])]
-    atlas = build_answers(
-        tmp_path,
-        triggers={0: [(0, 1)] * 4 + [(1, 1)] * 2},
-        memorised=documents,
-        prefixes=[(number, 0, 1, 1) for number in range(4)],
-    )
+    triggers, prefixes = {0: [(0, 1)] * 4 + [(1, 1)] * 2}, [(number, 0, 1, 1) for number in range(4)]
+    atlas = build_answers(tmp_path, triggers=triggers, memorised=documents, prefixes=prefixes)
     found = ms.answer(atlas, "memorised")
-    assert numbers(found, "extractable") == {None: 0.5}
-    assert numbers(found, "extractable", "count") == {None: 4}
-    assert numbers(found, "held_out_extractable") == {None: 0.5}
-    assert numbers(found, "above_held_out") == {None: 0.0}
-    assert numbers(found, "agreed") == {None: 69 / 4}
-    assert numbers(found, "held_out_agreed") == {None: 20}
-    assert numbers(found, "loss") == {None: 2.5}
-    assert numbers(found, "held_out_loss") == {None: 5.5}
-    assert numbers(found, "triggers_asked") == {0: 6}
-    assert numbers(found, "base_rate") == {0: 3 / 6}
+    assert (numbers(found, "extractable"), numbers(found, "extractable", "count")) == ({None: 0.5}, {None: 4})
+    assert (numbers(found, "held_out_extractable"), numbers(found, "above_held_out")) == ({None: 0.5}, {None: 0.0})
+    assert (numbers(found, "agreed"), numbers(found, "held_out_agreed")) == ({None: 69 / 4}, {None: 20})
+    assert (numbers(found, "loss"), numbers(found, "held_out_loss")) == ({None: 2.5}, {None: 5.5})
+    assert (numbers(found, "triggers_asked"), numbers(found, "base_rate")) == ({0: 6}, {0: 3 / 6})
     assert numbers(found, "memories_asked") == {0: 1, None: 1}  # memory 1 is in two documents only
     assert numbers(found, "memories_above") == {0: 0, None: 0}
 
@@ -60,8 +50,7 @@ def test_how_likely_a_memory_s_documents_are_by_hand() -> None:
     # Of ten triggers five; a document is a cluster.
     assert places.base_rate(known) == clustered_share([3, 1, 1, 0, 0, 0], [3, 1, 1, 2, 2, 1])
     nowhere = TriggerPlaces(np.empty(0, np.int64), np.empty(0, np.int64))
-    assert nowhere.p_values(known).tolist() == []
-    assert nowhere.base_rate(known).value is None
+    assert (nowhere.p_values(known).tolist(), nowhere.base_rate(known).value) == ([], None)
 
 
 def test_what_is_asked_of_two_layers(tmp_path: Path) -> None:
@@ -70,8 +59,7 @@ def test_what_is_asked_of_two_layers(tmp_path: Path) -> None:
     documents = [(False, 32 if number < 4 else 31, [number]) for number in range(12)] + [(True, 32, [])]
     prefixes = [(number, 0, 1, 1) for number in range(12)]
     found = ms.answer(build_answers(tmp_path, triggers=triggers, memorised=documents, prefixes=prefixes), "memorised")
-    assert numbers(found, "triggers_asked") == {0: 12, 1: 6}
-    assert numbers(found, "base_rate") == {0: 4 / 12, 1: 4 / 6}
+    assert (numbers(found, "triggers_asked"), numbers(found, "base_rate")) == ({0: 12, 1: 6}, {0: 4 / 12, 1: 4 / 6})
     assert numbers(found, "memories_asked") == {0: 1, 1: 1, None: 2}
     assert numbers(found, "memories_above") == {0: 0, 1: 0, None: 0}
     assert numbers(found, "memories_above", "count") == {0: 1, 1: 1, None: 2}
@@ -85,11 +73,6 @@ def test_a_trigger_beyond_the_tokens_asked_does_not_count(tmp_path: Path) -> Non
     """Triggers of rank 0 are at position 0, the others at 1; of each sentence the first token alone lies inside."""
     atlas = build_answers(tmp_path, triggers={0: [(0, 1)] * 4}, memorised=[(False, 32, [0, 1, 2, 3])], inside=1)
     assert numbers(ms.answer(atlas, "memorised"), "triggers_asked") == {0: 1}
-
-
-def test_without_the_table_the_command_is_named(tmp_path: Path) -> None:
-    with pytest.raises(AtlasUnfinished, match=r"mnemoscope extend .* memorised"):
-        ms.answer(build_answers(tmp_path, triggers={0: [(0, 1)]}), "memorised")
 
 
 @pytest.mark.parametrize(("count", "least", "part"), [(1, 0, 0.3), (7, 3, 0.25), (50, 50, 0.9), (50, 0, 0), (9, 1, 0)])

@@ -9,17 +9,9 @@ from mnemoscope.questions.question import EMPTY, Answer, Claim, Number, Paper, Q
 
 CLAIM = Claim("it is half", "50 %", "half", "share", "at least half", by="whole")
 PAPER = Paper(figure="Figure 9", section="9", question="How much?", claims=(CLAIM,))
-ASKED = Question(
-    "asked",
-    title="a title",
-    paper=PAPER,
-    main="half",
-    headline=("half", "whole"),
-    layer_page=("whole",),
-    nothing="-",
-    numbers=(Number("half", "share"), Number("whole", "number"), Number("whole_again", "rank", "a label", "alone")),
-    interval="-",
-)
+NUMBERS = (Number("half", "share"), Number("whole", "number"), Number("whole_again", "rank", "a label", "alone"))
+SHOWN = {"main": "half", "headline": ("half", "whole"), "layer_page": ("whole",)}
+ASKED = Question("asked", title="a title", paper=PAPER, nothing="-", numbers=NUMBERS, interval="-", **SHOWN)  # type: ignore[arg-type]
 
 
 def test_a_number_is_called_by_its_label_or_its_name() -> None:
@@ -43,8 +35,7 @@ def test_a_number_is_declared_once_and_what_is_shown_is_declared(name: str) -> N
 
 
 def test_every_question_is_the_paper_s_or_beyond_it_and_says_so() -> None:
-    assert len(THE_PAPERS) == 10
-    assert (*THE_PAPERS, *BEYOND) == QUESTIONS
+    assert (len(THE_PAPERS), (*THE_PAPERS, *BEYOND)) == (10, QUESTIONS)
     for name in QUESTIONS:
         asked = load_question(name)
         assert asked.id == name
@@ -77,12 +68,9 @@ def test_rows_are_those_of_the_layers_in_order_and_the_total_stands_alone() -> N
     ]
     assert [dict(row.own) for row in ANSWER.rows("half")] == [{"own": "none"}, {"own": "six"}]
     assert ANSWER.rows("whole") == ANSWER.rows("unknown") == []
-    own = {"own": "all"}
-    assert ANSWER.total("half") == Row(
-        value=0.5, count=9, low=0.25, high=0.75, layer=None, name="half", own=own, form="share"
-    )
-    assert ANSWER.total("whole_again") is None
-    assert ANSWER.at("half", 6) == ANSWER.rows("half")[1]
+    whole = {"layer": None, "name": "half", "own": {"own": "all"}, "form": "share"}
+    assert ANSWER.total("half") == Row(value=0.5, count=9, low=0.25, high=0.75, **whole)  # type: ignore[arg-type]
+    assert (ANSWER.total("whole_again"), ANSWER.at("half", 6)) == (None, ANSWER.rows("half")[1])
     assert ANSWER.at("half", 5) is None
 
 
@@ -90,8 +78,7 @@ def test_numbers_are_written_as_they_are_declared() -> None:
     (rank,) = ANSWER.rows("whole_again")
     assert (rank.text, rank.interval, rank.text_and_interval) == ("1,234", "[1,000, 2,000]", "1,234 [1,000, 2,000]")
     bare = ANSWER.rows("half")[1]
-    assert (bare.text.replace("\xa0", " "), bare.interval) == ("75.0 %", "")
-    assert bare.text_and_interval == bare.text
+    assert (bare.text.replace("\xa0", " "), bare.interval, bare.text_and_interval) == ("75.0 %", "", bare.text)
     assert ANSWER.label("whole_again") == "a label"
 
 
@@ -101,7 +88,5 @@ def test_upper_and_lower_layers_are_those_that_were_mined() -> None:
 
 
 def test_a_mean_weighs_every_layer_that_has_the_number_alike() -> None:
-    assert ANSWER.mean("half", (0, 5, 6)) == (0.125 + 0.75) / 2
-    assert ANSWER.mean("half", (0,)) == 0.125
-    assert ANSWER.mean("half", (4, 5)) is None
-    assert ANSWER.mean("unknown", (0,)) is None
+    assert (ANSWER.mean("half", (0, 5, 6)), ANSWER.mean("half", (0,))) == ((0.125 + 0.75) / 2, 0.125)
+    assert (ANSWER.mean("half", (4, 5)), ANSWER.mean("unknown", (0,))) == (None, None)

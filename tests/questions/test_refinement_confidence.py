@@ -19,14 +19,12 @@ def test_means_and_quartiles(tmp_path: Path) -> None:
     assert numbers(found, "probability_matching") == {0: 0.75, 1: None}
     assert numbers(found, "probability_matching", "count") == {0: 2, 1: 0}
     quartiles = [numbers(found, f"probability_q{level}")[0] for level in (25, 50, 75)]
-    assert quartiles == [0.125, 0.25, 0.5]
-    assert numbers(found, "probability_q75", "quantile") == {0: 0.75, 1: 0.75}
+    assert (quartiles, numbers(found, "probability_q75", "quantile")) == ([0.125, 0.25, 0.5], {0: 0.75, 1: 0.75})
     assert numbers(found, "probability", "low")[1] == numbers(found, "probability_q50", "high")[1] == 0.5
     low, high = (numbers(found, "probability_q50", end)[0] for end in ("low", "high"))
     assert (low, high) == (0.0, 1.0)  # five documents say little
     # Layer 0 to layer 1, of five documents: one step, and no rise is sure.
-    assert numbers(found, "rise") == {1: 0.125, None: 0.125}
-    assert numbers(found, "rising_steps") == {None: 1.0}
+    assert (numbers(found, "rise"), numbers(found, "rising_steps")) == ({1: 0.125, None: 0.125}, {None: 1.0})
     assert [numbers(found, "rising_steps", end)[None] for end in ("low", "high")] == [0.0, 1.0]
     assert numbers(found, "documents") == {None: 5}
 

@@ -82,33 +82,12 @@ def test_cases_are_listed_with_their_texts(tmp_path: Path) -> None:
     rows = [event(3, 1, 2), RESIDUAL, event(5, 5, 4)]
     predictions = {(prefix, 0): FFN for prefix in range(3)} | {(prefix, 1): row for prefix, row in enumerate(rows)}
     found = cases(build_answers(tmp_path, prefixes=prefixes, predictions=predictions))
-    assert found.rows(named=True) == [
-        {
-            "prefix": 0,
-            "layer": 1,
-            "residual_top": 3,
-            "ffn_top": 1,
-            "output_top": 2,
-            "next_token": 4,
-            "residual_text": " cat",
-            "ffn_text": " the",
-            "output_text": "Of",
-            "next_text": ".",
-            "prefix_text": "<|end|> the",
-        },
-        {
-            "prefix": 2,
-            "layer": 1,
-            "residual_top": 5,
-            "ffn_top": 5,
-            "output_top": 4,
-            "next_token": 3,
-            "residual_text": "'s",
-            "ffn_text": "'s",
-            "output_text": ".",
-            "next_text": " cat",
-            "prefix_text": "Of",
-        },
+    tops = ("residual_top", "ffn_top", "output_top", "next_token")
+    texts = ("residual_text", "ffn_text", "output_text", "next_text", "prefix_text")
+    assert found.columns == ["prefix", "layer", *tops, *texts]
+    assert found.rows() == [
+        (0, 1, 3, 1, 2, 4, " cat", " the", "Of", ".", "<|end|> the"),
+        (2, 1, 5, 5, 4, 3, "'s", "'s", ".", " cat", "Of"),
     ]
 
 
@@ -131,8 +110,7 @@ def test_no_cases_where_the_last_layer_was_not_mined_or_has_none(tmp_path: Path)
     none = build_answers(tmp_path / "b", prefixes=prefixes, predictions={(0, 0): RESIDUAL})
     empty = build_answers(tmp_path / "c", triggers={0: []})
     for atlas in (lower, none, empty):
-        assert cases(atlas).height == 0
-        assert cases(atlas).columns[-1] == "prefix_text"
+        assert (cases(atlas).height, cases(atlas).columns[-1]) == (0, "prefix_text")
 
 
 def test_without_changes_or_prefixes(tmp_path: Path) -> None:

@@ -18,20 +18,17 @@ def test_match_by_layer_and_at_the_ends(tmp_path: Path) -> None:
     found = answer(atlas, "refinement_match")
     assert numbers(found, "match") == {1: 0.25, 2: 0.5, 5: 0.75}
     assert numbers(found, "match", "count") == {1: 4, 2: 4, 5: 4}
-    assert numbers(found, "match_lower_third") == {None: 0.25}
-    assert numbers(found, "match_last") == {None: 0.75}
+    assert (numbers(found, "match_lower_third"), numbers(found, "match_last")) == ({None: 0.25}, {None: 0.75})
     assert numbers(found, "match_last", "at_layer") == {None: 5}
     # Layer 2: document 0 has 2 of 2, documents 1 and 2 none of 1. Once in 27 resamples all are document 0.
-    assert numbers(found, "match", "low")[2] == 0.0
-    assert numbers(found, "match", "high")[2] == 1.0
+    assert (numbers(found, "match", "low")[2], numbers(found, "match", "high")[2]) == (0.0, 1.0)
 
 
 def test_layers_that_were_not_mined_say_nothing(tmp_path: Path) -> None:
     predictions = {(prefix, 3): {"residual_top": 7} for prefix in range(4)}
     atlas = build_answers(tmp_path, model_layers=6, prefixes=PREFIXES, predictions=predictions)
     found = answer(atlas, "refinement_match")
-    assert numbers(found, "match") == {3: 0.25}
-    assert numbers(found, "match_lower_third") == {None: None}
+    assert (numbers(found, "match"), numbers(found, "match_lower_third")) == ({3: 0.25}, {None: None})
     assert numbers(found, "match_last", "count") == {None: 0}
 
 
@@ -40,10 +37,8 @@ def test_growth_a_layer_above_the_first_upper_one_and_below(tmp_path: Path) -> N
     tops = {0: (7, 0, 0, 0), 5: (7, 8, 0, 0), 7: (7, 8, 9, 9)}
     prefixes = [(document, *rest) for document in (0, 1) for _, *rest in PREFIXES]
     predictions = {(p, layer): {"residual_top": top[p % 4]} for layer, top in tops.items() for p in range(8)}
-    found = answer(
-        build_answers(tmp_path, model_layers=8, prefixes=prefixes, predictions=predictions),
-        "refinement_match",  # type: ignore[arg-type]
-    )
+    atlas = build_answers(tmp_path, model_layers=8, prefixes=prefixes, predictions=predictions)  # type: ignore[arg-type]
+    found = answer(atlas, "refinement_match")
     # 50 points in two layers, 25 in five; every resample says the same.
     for column in ("value", "low", "high"):
         assert numbers(found, "match_growth_upper_minus_lower", column) == {None: pytest.approx(0.5 / 2 - 0.25 / 5)}

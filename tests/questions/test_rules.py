@@ -108,8 +108,7 @@ def test_a_total_at_the_edge(name: str, question: str, by: str, cases: list[tupl
         lines = [tested, total(name, 1 - low, 1 - high)] if by else [tested]
         assert shown(answered(question, lines))[name] == verdict, (low, high)
     unsure = answered(question, [total(by or name, None, None), total(name, None, None)])
-    assert shown(unsure)[name] == "undecided"
-    assert shown(answered(question, []))[name] == "—"
+    assert (shown(unsure)[name], shown(answered(question, []))[name]) == ("undecided", "—")
 
 
 LAYER_RULES = [
@@ -133,10 +132,8 @@ def test_every_layer_at_the_edge_after_the_correction(
 @pytest.mark.parametrize(("low", "high", "verdict"), edges(3 / 8, equal=False))
 def test_the_hundred_against_the_share_of_memories(low: float, high: float, verdict: str) -> None:
     """Three of eight layers of 100 memories are upper ones."""
-    lines = [
-        *((layer, "max_probability", 0.5, None, None) for layer in range(LAYERS)),
-        total("top100_upper_layers", low, high),
-    ]
+    lines = [(layer, "max_probability", 0.5, None, None) for layer in range(LAYERS)]
+    lines.append(total("top100_upper_layers", low, high))
     assert shown(answered("value_confidence", lines))["top100_upper_layers"] == verdict
 
 
@@ -159,10 +156,8 @@ def test_a_layer_without_memories_has_no_part_of_them() -> None:
 
 @pytest.mark.parametrize(("low", "high", "verdict"), edges(0.5, equal=False))
 def test_pairs_of_ranks(low: float, high: float, verdict: str) -> None:
-    lines = [
-        *((layer, "q50", 9.0 - layer, None, None) for layer in range(LAYERS)),
-        total("upper_ranks_higher", low, high),
-    ]
+    lines = [(layer, "q50", 9.0 - layer, None, None) for layer in range(LAYERS)]
+    lines.append(total("upper_ranks_higher", low, high))
     assert shown(answered("value_rank", lines))["value_rank"] == verdict
 
 
@@ -217,8 +212,7 @@ def test_no_rule_is_left_out() -> None:
 def finding(*given: Answer) -> Outcome:
     """What the question of the first of these answers says in words, its interval and the verdict."""
     stated = given[0].question.finding
-    assert stated is not None
-    ours, interval, verdict = stated.test({answer.question.id: answer for answer in given})
+    ours, interval, verdict = stated.test({answer.question.id: answer for answer in given}, "")
     return ours.replace("\xa0", " "), interval.replace("\xa0", " "), verdict
 
 
@@ -237,8 +231,7 @@ def test_what_is_said_of_growing_matches() -> None:
 
     assert said(*lines, (None, more, 0.2, 0.1, 0.3)) == (ours, "difference [+10.0, +30.0]", "yes")
     assert said(*lines, (None, more, 0.2, -0.1, 0.3)) == (ours, "difference [-10.0, +30.0]", "undecided")
-    assert said(*lines, (None, more, 0.2, None, None)) == (ours, "", "undecided")
-    assert said(*lines) == NOTHING_SAID
+    assert (said(*lines, (None, more, 0.2, None, None)), said(*lines)) == ((ours, "", "undecided"), NOTHING_SAID)
     assert said(*lines[:2], (None, more, 0.2, 0.1, 0.3), layers=(1, 3)) == NOTHING_SAID  # no upper layer
     assert said(*lines[:2], (None, more, 0.2, 0.1, 0.3)) == NOTHING_SAID  # no number in the first upper one
 
@@ -305,13 +298,8 @@ def test_what_is_said_of_confident_values() -> None:
 def test_what_is_said_of_the_dip(fewest: tuple[int, int], shallow: str, over: int, interval: str, verdict: str) -> None:
     """Shallow leads (S), semantic leads (m), or it is open: shallow is seen just below a half (u), or at it (h)."""
     share = {"S": 0.8, "m": 0.2, "u": 0.49, "h": 0.5}
-    kinds = answered(
-        "key_patterns",
-        [
-            (layer, "shallow_of_one_kind", share[kind], share[kind] - 0.1, share[kind] + 0.1)
-            for layer, kind in enumerate(shallow)
-        ],
-    )
+    shares = [(layer, "shallow_of_one_kind", share[kind]) for layer, kind in enumerate(shallow)]
+    kinds = answered("key_patterns", [(*row, row[2] - 0.1, row[2] + 0.1) for row in shares])
     low, high = ((layer + 1) / LAYERS for layer in fewest)
     ours = f"fewest in layer {fewest[0]}; semantic ahead from layer {over}"
     said = finding(answered("layer_activity", [(None, "least_depth", low, low, high)]), kinds)

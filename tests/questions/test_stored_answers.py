@@ -71,8 +71,7 @@ def test_what_is_missing_is_made_once_and_what_cannot_be_says_why(tmp_path: Path
     atlas = built(tmp_path)
     seen: list[SEEN] = []
     first = load_answers(atlas, progress=lambda *said: seen.append(said))
-    assert tuple(first.answers) == QUESTIONS
-    assert first.made == THE_PAPERS
+    assert (tuple(first.answers), first.made) == (QUESTIONS, THE_PAPERS)
     assert all(first.answers[question].missing == "" for question in THE_PAPERS if question != "key_removals")
     for question in BEYOND:
         verb = "lens" if question == "lenses" else "extend"
@@ -80,17 +79,14 @@ def test_what_is_missing_is_made_once_and_what_cannot_be_says_why(tmp_path: Path
         assert first.answers[question].table.is_empty()
     assert first.answers["value_rank"].interval == "over memories (Wilson)"
     assert (first.answers["value_rank"].layers, first.answers["value_rank"].depth) == ((0, 1), 2)
-    assert first.cases is not None
     assert first.cases["prefix"].to_list() == [1]
     # Progress is told of those that are made.
     assert [said[:3] for said in seen if said[0] == "questions"] == [("questions", n, 10) for n in range(10)]
     assert verify(tmp_path) == []
     before = files_of(atlas)
     again = load_answers(atlas)
-    assert again.made == ()
-    assert values_of(again) == values_of(first)
+    assert (again.made, values_of(again)) == ((), values_of(first))
     assert again.answers["lenses"].missing == first.answers["lenses"].missing
-    assert again.cases is not None
     assert again.cases.equals(first.cases)
     assert files_of(atlas) == before
 
@@ -120,11 +116,9 @@ def test_an_answer_that_was_changed_is_made_again(tmp_path: Path) -> None:
     for name in ("value_rank.json", "value_rank.parquet", "refinement_events.cases.parquet"):
         (tmp_path / "analyses" / name).write_bytes(right[name] + b" ")
         assert not all_are_current(atlas)
-        assert load_answers(atlas).made == (name.split(".")[0],)
-        assert files_of(atlas) == right
+        assert (load_answers(atlas).made, files_of(atlas)) == ((name.split(".")[0],), right)
         (tmp_path / "analyses" / name).unlink()
-        assert load_answers(atlas).made == (name.split(".")[0],)
-        assert files_of(atlas) == right
+        assert (load_answers(atlas).made, files_of(atlas)) == ((name.split(".")[0],), right)
 
 
 def test_an_answer_that_no_manifest_lists_is_not_believed(tmp_path: Path) -> None:
@@ -254,9 +248,7 @@ def test_an_answer_that_counts_other_judgements_is_made_again(tmp_path: Path) ->
         assert stored_answers(atlas)[CASES].total("composition_distant") is None
         assert answers_with(atlas, "value_rank")[CASES].total("composition_distant") is None
         asked = answers_with(atlas, CASES)[CASES].total("composition_distant")
-        assert asked is not None
-        assert asked.value == 1.0
-        assert load_answers(atlas).made == (CASES,)
+        assert (asked.value, load_answers(atlas).made) == (1.0, (CASES,))
         assert all_are_current(atlas)
         said = json.loads(files_of(atlas)["refinement_events.json"])
         assert len(said["judgements"]) == 64
@@ -265,5 +257,4 @@ def test_an_answer_that_counts_other_judgements_is_made_again(tmp_path: Path) ->
         assert load_answers(atlas).made == (CASES,)
         assert json.loads(files_of(atlas)["refinement_events.json"])["judgements"] != said["judgements"]
     os.unlink(tmp_path / ANNOTATIONS)
-    assert load_answers(open_atlas(tmp_path)).made == (CASES,)
-    assert files_of(atlas) == first
+    assert (load_answers(open_atlas(tmp_path)).made, files_of(atlas)) == ((CASES,), first)

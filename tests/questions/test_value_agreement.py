@@ -19,10 +19,7 @@ def atlas(tmp_path: Path) -> Atlas:
         tmp_path,
         model_layers=3,  # the upper layers begin at ceil(30 / 16) = 2
         next_counts={6: 40, 7: 40, 8: 15, 9: 5},
-        triggers={
-            0: [(0, 6), (0, 8), (0, None), (1, 9), (2, None)],
-            2: [(0, 7), (1, 6), (1, 6)],
-        },
+        triggers={0: [(0, 6), (0, 8), (0, None), (1, 9), (2, None)], 2: [(0, 7), (1, 6), (1, 6)]},
         lowest={0: [(0, 9)]},
         values={
             0: [
@@ -97,8 +94,6 @@ def test_the_greatest_number_lies_between_the_greatest_ends(tmp_path: Path) -> N
     # Dealt anew, a token agrees that is a top and a target: 1, 3, 5 and 7; then 1 alone; of all, 1 is twice both.
     assert numbers(found, "shuffled_targets") == {0: 4 / 64, 1: 1 / 9, None: 7 / 121}
     narrow, wide = exact_share(4, 8, looks=2), exact_share(1, 3, looks=2)
-    assert narrow.low is not None
-    assert wide.high is not None
     assert numbers(found, "agreement_best_above_baseline") == {None: 1 / 2 - 4 / 64}
     assert numbers(found, "agreement_best_above_baseline", "count") == {None: 8}
     expected = narrow.low - 4 / 64, wide.high - 1 / 9

@@ -24,8 +24,7 @@ def test_deciles_are_equal_in_size_and_keep_equal_values_in_order(tmp_path: Path
         return [numbers(found, f"decile_{place}", column)[None] for place in range(10)]
 
     # Two values each: .1 .2 | .3 .4 | .5 and L1.M0, right | L1 ... | L1.M9 and .6 | .7 .8 | .9 and 1, right
-    assert decile("count") == [2] * 10
-    assert decile() == [0, 0, 0.5, 0, 0, 0, 0, 0, 0, 0.5]
+    assert (decile("count"), decile()) == ([2] * 10, [0, 0, 0.5, 0, 0, 0, 0, 0, 0, 0.5])
     assert decile("decile") == list(range(10))
     assert decile("lowest") == pytest.approx([0.1, 0.3, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.7, 0.9])
     assert decile("highest") == pytest.approx([0.2, 0.4, 0.5, 0.5, 0.5, 0.5, 0.5, 0.6, 0.8, 1.0])
@@ -36,24 +35,13 @@ def test_the_hundred_most_confident_values(tmp_path: Path) -> None:
     """60 of layer 0 and 60 of layer 1 (upper: ceil(20 / 16) is 2, so none) ... so the model has two layers more."""
     sure = [value(0.9, right=memory < 30, norm=2.0) for memory in range(60)]
     equal = [value(0.5, norm=1.0) for _ in range(60)]
-    atlas = build_answers(
-        tmp_path,
-        memories=60,
-        model_layers=2,
-        values={0: equal, 1: [(6, None, None, 0.5, 1.0, None)] * 60},
-        triggers={0: [], 1: []},
-    )
+    values: dict[int, list[Value]] = {0: equal, 1: [(6, None, None, 0.5, 1.0, None)] * 60}
+    atlas = build_answers(tmp_path, memories=60, model_layers=2, values=values, triggers={0: [], 1: []})
     assert numbers(answer(atlas, "value_confidence"), "top100_upper_layers") == {None: 0.0}
-    atlas = build_answers(
-        tmp_path / "again",
-        memories=60,
-        model_layers=3,
-        values={0: equal, 2: sure},  # all 60 of layer 2, then the first 40 of layer 0
-        triggers={
-            0: [(0, 6), (0, 9), (0, None), (0, 6), *[(39, 9)] * 50, (39, 6), (41, 6)],  # M39: too late; M41: not asked
-            2: [(5, 6), (6, 7)],
-        },
-    )
+    values = {0: equal, 2: sure}  # all 60 of layer 2, then the first 40 of layer 0
+    first = [(0, 6), (0, 9), (0, None), (0, 6), *[(39, 9)] * 50, (39, 6), (41, 6)]  # M39: too late; M41: not asked
+    triggers = {0: first, 2: [(5, 6), (6, 7)]}
+    atlas = build_answers(tmp_path / "again", memories=60, model_layers=3, values=values, triggers=triggers)
     found = answer(atlas, "value_confidence")
     assert numbers(found, "top100_upper_layers") == {None: 0.6}
     assert numbers(found, "top100_upper_layers", "count") == {None: 100}
@@ -68,8 +56,7 @@ def test_the_hundred_most_confident_values(tmp_path: Path) -> None:
 
 def test_without_any_target_or_trigger(tmp_path: Path) -> None:
     found = answer(build_answers(tmp_path, values={0: [(6, None, None, 0.5, 1.0, None)] * 4}), "value_confidence")
-    assert numbers(found, "decile_0") == {None: None}
-    assert numbers(found, "top100_agreement") == {None: None}
+    assert (numbers(found, "decile_0"), numbers(found, "top100_agreement")) == ({None: None}, {None: None})
     assert numbers(found, "top100_trigger_share") == {None: None}
     assert numbers(found, "top100_with_trigger") == {None: 0.0}
     assert numbers(found, "top100_with_trigger", "count") == {None: 4}

@@ -53,8 +53,7 @@ def whole(directory: Path) -> Atlas:
 def test_every_question_is_written_and_covered(tmp_path: Path) -> None:
     atlas = whole(tmp_path)
     written = write_all(atlas)
-    assert tuple(written.documents) == QUESTIONS
-    assert written.unanswered == {}
+    assert (tuple(written.documents), written.unanswered) == (QUESTIONS, {})
     names = {f"{question}.{kind}" for question in QUESTIONS for kind in ("json", "parquet")}
     assert {path.name for path in (tmp_path / "analyses").iterdir()} == names | {
         "refinement_events.cases.parquet",
@@ -75,8 +74,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Atlas, dict[str, 
 def test_the_form_of_the_files(question: str, written: tuple[Atlas, dict[str, Any]]) -> None:
     atlas, documents = written
     said = json.loads((atlas.path / "analyses" / f"{question}.json").read_text())
-    assert said == json.loads(json.dumps(documents[question]))
-    assert said["question"] == question
+    assert (said, said["question"]) == (json.loads(json.dumps(documents[question])), question)
     paper = said["paper"]
     assert paper["question"] == load_question(question).paper.question
     assert set(paper) == {"figure", "section", "question", "claims"}
@@ -108,8 +106,7 @@ def test_what_is_not_defined_is_null(tmp_path: Path) -> None:
             if row["value"] is None:
                 assert (row["count"], row["low"], row["high"]) == (0, None, None), (question, row)
     table = pl.read_parquet(tmp_path / "analyses" / "refinement_match.parquet")
-    assert table["value"].to_list() == [None] * 5
-    assert table["count"].to_list() == [0] * 5
+    assert (table["value"].to_list(), table["count"].to_list()) == ([None] * 5, [0] * 5)
 
 
 def files_of(directory: Path) -> dict[str, bytes]:
@@ -212,5 +209,4 @@ def test_the_public_name_takes_an_atlas_or_a_path_and_writes_nothing(tmp_path: P
     found = ms.answer(atlas, "value_agreement")
     assert found.equals(ms.answer(tmp_path, "value_agreement"))
     assert found.equals(ms.answer(str(tmp_path), "value_agreement"))
-    assert numbers(found, "agreement")[None] == 1.0
-    assert files_of(tmp_path) == before
+    assert (numbers(found, "agreement")[None], files_of(tmp_path)) == (1.0, before)

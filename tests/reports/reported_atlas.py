@@ -20,19 +20,13 @@ HOSTILE = {
 }
 """Tokens as a corpus may hold them."""
 SPEC = "<img src=x onerror=window.ran=1>"
+SIZES = {"layers": 2, "hidden": 8, "vocabulary": 20}
 MODEL = {
     "spec": SPEC,
     "revision": None,
     "fingerprint": PROVENANCE.model,
     "family": "tiny",
-    "sizes": {
-        "layers": 2,
-        "hidden": 8,
-        "memories": [MEMORIES] * 2,
-        "vocabulary": 20,
-        "parameters": 1000,
-        "ffn_parameters": 640,
-    },
+    "sizes": {**SIZES, "memories": [MEMORIES] * 2, "parameters": 1000, "ffn_parameters": 640},
 }
 
 
@@ -49,15 +43,10 @@ def reported(directory: Path, **changes: Any) -> Atlas:
     ]
     predictions = {
         (prefix, layer): {
+            **{"ffn_top": 8, "ffn_vote_top": 8, "effective": 2.0, "top_share": 0.25, "votes_ffn": prefix % 2},
             "residual_top": 7 if layer or prefix % 2 else 5,
-            "ffn_top": 8,
             "output_top": 7 if layer and prefix % 4 else 9,
-            "ffn_vote_top": 8,
-            "residual_final_probability": 0.25 + layer / 2,
-            "active": 3 + layer,
-            "effective": 2.0,
-            "top_share": 0.25,
-            "votes_ffn": prefix % 2,
+            **{"residual_final_probability": 0.25 + layer / 2, "active": 3 + layer},
         }
         for prefix in range(PREFIXES)
         for layer in range(2)

@@ -25,8 +25,7 @@ def opened(visit: Visits, address: str, *, width: int = 1280, dark: bool = False
 
 def test_every_figure_is_drawn_without_a_request_or_a_complaint(visit: Visits, address: str) -> None:
     seen = opened(visit, address)
-    assert seen.complaints == []
-    assert seen.requests[0] == address
+    assert (seen.complaints, seen.requests[0]) == ([], address)
     assert all(re.match(r"(file|data|blob):", request) for request in seen.requests)
     for question in QUESTIONS:
         box = seen.page.locator(f"[data-chart={question}] svg").bounding_box()
@@ -39,8 +38,7 @@ def test_every_figure_is_drawn_without_a_request_or_a_complaint(visit: Visits, a
 def test_hostile_text_is_never_run(visit: Visits, address: str) -> None:
     seen = opened(visit, address)
     seen.page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
-    assert seen.page.evaluate("typeof window.ran") == "undefined"
-    assert seen.page.locator("img").count() == 0
+    assert (seen.page.evaluate("typeof window.ran"), seen.page.locator("img").count()) == ("undefined", 0)
     assert "<script>window.ran=3</script>" in seen.page.locator("#memories").inner_text()
 
 
@@ -77,7 +75,6 @@ def test_the_first_screen_tells_what_was_found(visit: Visits, address: str) -> N
     assert titles.count() == 5
     for index in range(5):
         box = titles.nth(index).bounding_box()
-        assert box is not None
         assert box["y"] + box["height"] < 900
 
 
@@ -88,13 +85,10 @@ def test_axe_has_nothing_to_object_to(visit: Visits, address: str, width: int, d
 
 def test_a_phone_does_not_scroll_sideways(visit: Visits, address: str) -> None:
     seen = opened(visit, address, width=PHONE)
-    assert seen.page.evaluate("innerWidth") == PHONE
-    assert seen.wider_than_the_window() == 0
+    assert (seen.page.evaluate("innerWidth"), seen.wider_than_the_window()) == (PHONE, 0)
     ours = seen.page.locator("#paper td[data-name=here]").first.bounding_box()
-    assert ours is not None
     assert ours["x"] + ours["width"] <= PHONE, "our number stands beside the paper's"
     chart = seen.page.locator("[data-chart=key_patterns] svg").bounding_box()
-    assert chart is not None
     assert 250 < chart["width"] <= PHONE
     assert seen.complaints == []
 
@@ -103,8 +97,6 @@ def test_captions_stand_beside_the_figures_and_ranges_of_layers_are_not_broken(v
     page = opened(visit, address).page
     own = page.locator("#key_patterns")
     drawing, caption = own.locator(".chart svg").bounding_box(), own.locator("figcaption").bounding_box()
-    assert drawing is not None
-    assert caption is not None
     assert drawing["x"] + drawing["width"] < caption["x"]
     assert caption["x"] + caption["width"] > 1180
     lines = "one => { const range = document.createRange(); range.selectNodeContents(one);" + (

@@ -55,10 +55,8 @@ def test_the_same_atlas_gives_the_same_bytes(reported_atlas: Path, tmp_path: Pat
     atlas = shutil.copytree(reported_atlas, tmp_path / "atlas")
     (atlas / "report" / "index.html").write_text("old")
     again = write_report(atlas)
-    assert again.made == ()
-    assert sorted(again.files) == sorted(files_of(again.directory).keys() - {"manifest.json"})
-    assert files_of(again.directory) == files_of(reported_atlas / "report")
-    assert verify(atlas) == []
+    assert (again.made, sorted(again.files)) == ((), sorted(files_of(again.directory).keys() - {"manifest.json"}))
+    assert (files_of(again.directory), verify(atlas)) == (files_of(reported_atlas / "report"), [])
 
 
 def compositions(found: LoadedAnswers) -> str:
@@ -108,8 +106,7 @@ def test_the_command_prints_where_the_page_is(answered_atlas: Path, tmp_path: Pa
     atlas = shutil.copytree(answered_atlas, tmp_path / "atlas")
     assert main(["report", str(atlas), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert said["page"] == str(atlas / "report" / "index.html")
-    assert len(said["files"]) == 1 + 3 * len(QUESTIONS)
+    assert (said["page"], len(said["files"])) == (str(atlas / "report" / "index.html"), 1 + 3 * len(QUESTIONS))
     assert said["unanswered"] == {}
 
 

@@ -15,36 +15,9 @@ from support.handbuilt_atlas import PROVENANCE, activity_columns, manifest
 
 LAYERS, MEMORIES, TRIGGERS, SENTENCES, LENGTH = 3, 12, 10, 150, 40
 WORDS = [
-    " the",
-    " of",
-    "it",
-    " Paris",
-    "ary",
-    " paris",
-    "Paris",
-    " Parisian",
-    " café",
-    " Москва",
-    " os",
-    ".path",
-    ".",
-    " (",
-    " x1",
-    "ing",
-    " Rome",
-    " Roman",
-    " river",
-    " cat",
-    " walk",
-    " NEAR",
-    " AND",
-    "\n",
-    " ,",
-    " über",
-    " Straße",
-    " a",
-    " b",
-    " c_d",
+    *(" the", " of", "it", " Paris", "ary", " paris", "Paris", " Parisian", " café", " Москва", " os", ".path", "."),
+    *(" (", " x1", "ing", " Rome", " Roman", " river", " cat", " walk", " NEAR", " AND", "\n", " ,", " über"),
+    *(" Straße", " a", " b", " c_d"),
 ]
 WORDS += [f" word{index}" for index in range(40)]
 RAW = [word.encode() for word in WORDS]
@@ -66,21 +39,13 @@ def value_columns(draw: np.random.Generator, memories: int, vocabulary: int) -> 
     scores = -np.sort(-draw.random((memories, 20), dtype=np.float32))
     largest = draw.random(memories, dtype=np.float32) / 20
     none, ones = [None] * memories, np.ones(memories, np.float32)
+    unknown = ("up_norm", "target", "target_rank", "trigger_log_probability", *AT_WORK, *FEATURE_COLUMNS)
     return {
-        "memory": range(memories),
-        "key_norm": ones,
-        "up_norm": none,
-        "value_norm": ones,
-        "top_tokens": tokens[:, :20].astype(np.int32),
-        "top_scores": scores,
-        "bottom_tokens": tokens[:, 20:40].astype(np.int32),
-        "bottom_scores": scores[::-1].copy(),
-        "max_probability": largest,
-        "entropy": ones,
-        "target": none,
-        "target_rank": none,
-        "trigger_log_probability": none,
-        **dict.fromkeys((*AT_WORK, *FEATURE_COLUMNS), none),
+        **{"memory": range(memories), "max_probability": largest},
+        **{"top_tokens": tokens[:, :20].astype(np.int32), "top_scores": scores},
+        **{"bottom_tokens": tokens[:, 20:40].astype(np.int32), "bottom_scores": scores[::-1].copy()},
+        **dict.fromkeys(("key_norm", "value_norm", "entropy"), ones),
+        **dict.fromkeys(unknown, none),
     }
 
 
@@ -91,58 +56,32 @@ def build_random_atlas(directory: Path, seed: int = 0, raw: Sequence[bytes] = RA
     sentences = draw.choice(len(words), (SENTENCES, LENGTH), p=likely / likely.sum()).astype(np.int32)
     write(directory, "vocabulary", {"token": range(len(words)), "text": words, "bytes": raw})
     counts = np.bincount(sentences.reshape(-1), minlength=len(words))
-    write(
-        directory, "tokens", {"token": range(len(words)), "count": counts, "next_count": counts, "first_count": counts}
-    )
+    counted = dict.fromkeys(("count", "next_count", "first_count"), counts)
+    write(directory, "tokens", {"token": range(len(words)), **counted})
     texts = [b"".join(raw[token] for token in row).decode("utf-8", "replace").strip() for row in sentences.tolist()]
     ids = np.arange(SENTENCES) * 3  # ids have gaps
-    write_sentences(
-        directory,
-        [
-            {
-                "sentence": ids,
-                "document": ids,
-                "text": texts,
-                "tokens": sentences,
-                "multiplicity": np.ones(SENTENCES, np.int32),
-                "held_out": np.zeros(SENTENCES, bool),
-            }
-        ],
-        provenance=PROVENANCE,
-    )
+    alike = {"multiplicity": np.ones(SENTENCES, np.int32), "held_out": np.zeros(SENTENCES, bool)}
+    rows = {"sentence": ids, "document": ids, "text": texts, "tokens": sentences, **alike}
+    write_sentences(directory, [rows], provenance=PROVENANCE)
     write(directory, "background", {"sentence": [0], "position": [0], "token": [0], "next_token": [0]})
     for layer in range(LAYERS):
-        rows = [
+        listed = [
             (memory, sign, rank)
             for memory in range(MEMORIES - 1)  # the last memory never fires
             for sign in (1, -1)
             for rank in range(1 + (memory * 7 + layer) % TRIGGERS)
         ]
-        memory, sign, rank = np.array(rows).T
-        place, position = draw.integers(0, SENTENCES, len(rows)), draw.integers(0, LENGTH - 1, len(rows))
+        memory, sign, rank = np.array(listed).T
+        place, position = draw.integers(0, SENTENCES, len(listed)), draw.integers(0, LENGTH - 1, len(listed))
         group = np.where(rank % 4 == 3, rank - 1, rank)  # every fourth repeats the prefix before it
         repeats = np.flatnonzero(group != rank)
         place[repeats], position[repeats] = place[repeats - 1], position[repeats - 1]
-        write(
-            directory,
-            "triggers",
-            {
-                "memory": memory,
-                "sign": sign,
-                "rank": rank,
-                "coefficient": sign * (20.0 - rank).astype(np.float32),
-                "sentence": ids[place],
-                "position": position,
-                "token": sentences[place, position],
-                "next_token": sentences[place, position + 1],
-                "prefix_group": group,
-            },
-            layer,
-        )
-        active = {
-            name: np.resize(np.asarray(column), (MEMORIES, *np.shape(column)[1:]))
-            for name, column in activity_columns().items()
-        }
+        columns = {"memory": memory, "sign": sign, "rank": rank, "prefix_group": group, "position": position}
+        columns |= {"sentence": ids[place], "coefficient": sign * (20.0 - rank).astype(np.float32)}
+        columns |= {"token": sentences[place, position], "next_token": sentences[place, position + 1]}
+        write(directory, "triggers", columns, layer)
+        four = {name: np.asarray(column) for name, column in activity_columns().items()}
+        active = {name: np.resize(column, (MEMORIES, *column.shape[1:])) for name, column in four.items()}
         write(directory, "activity", active | {"memory": range(MEMORIES)}, layer)
         write(directory, "values", value_columns(draw, MEMORIES, len(words)), layer)
         write(directory, "neighbours", {name: [] for name in TABLES["neighbours"].columns.names}, layer)

@@ -82,8 +82,7 @@ def by_sentence(triggers: list[Trigger]) -> list[Seen]:
 def seen(hits: "Iterable[Hit]") -> list[Seen]:
     """An answer of the index in the same form. The first of a sentence's memories is the one that it is due to."""
     for hit in hits:
-        assert hit.memories[0] == hit.memory
-        assert len(set(hit.memories)) == len(hit.memories)
+        assert (hit.memories[0], len(set(hit.memories))) == (hit.memory, len(hit.memories))
     return [(str(hit.memory), hit.count, hit.rank, frozenset(map(str, hit.memories))) for hit in hits]
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from mnemoscope.atlas import open_atlas, verify
-from mnemoscope.atlas.folder import clear
 from mnemoscope.atlas.lock import lock_folder
 from mnemoscope.atlas.manifest import seal
 from mnemoscope.atlas.schema import TABLES
@@ -23,8 +22,6 @@ from mnemoscope.foundation.files import write_json
 from mnemoscope.search import build_index, open_index
 from search.conftest import build_random_atlas
 from support.handbuilt_atlas import PROVENANCE, build_atlas, manifest, trigger_columns, trigger_rows, write_tables
-
-BUILD = "import sys; from mnemoscope.search import open_index; print(open_index(sys.argv[1]).search('capital').total)"
 
 
 @pytest.fixture
@@ -52,28 +49,33 @@ def test_it_is_made_once_and_is_no_damage(atlas: Path) -> None:
     assert verify(atlas) == []
 
 
-@pytest.mark.parametrize("damage", ["empty", "letter", "half", "version", "manifest", "table", "folder of an old one"])
+def spoil_index(path: Path, how: str) -> None:
+    if how == "folder of an old one":
+        (path.parent / ".index.sqlite.1.mnemoscope-tmp").write_bytes(b"left by a kill")
+        path.unlink()
+    elif how in ("empty", "letter", "half"):
+        whole = path.read_bytes()
+        path.write_bytes({"empty": b"", "letter": b"No database.\n" * 1000, "half": whole[: len(whole) // 2]}[how])
+    else:
+        with closing(sqlite3.connect(path)) as database:
+            database.execute(how)
+            database.commit()
+
+
+CHANGES = (
+    *(
+        "UPDATE about SET said = '0' WHERE name = 'version'",
+        "UPDATE about SET said = 'another' WHERE name = 'manifest'",
+    ),
+    *("DROP TABLE fires", "UPDATE arrays SET data = zeroblob(length(data))", "DELETE FROM arrays WHERE name = 'left'"),
+)
+
+
+@pytest.mark.parametrize("damage", ["empty", "letter", "half", "folder of an old one", *CHANGES])
 def test_a_stale_or_damaged_index_is_made_again(atlas: Path, damage: str) -> None:
     total(atlas)
     path = atlas / "search/index.sqlite"
-    if damage == "empty":
-        path.write_bytes(b"")
-    elif damage == "letter":
-        path.write_bytes(b"This is no database.\n" * 1000)
-    elif damage == "half":
-        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    elif damage == "folder of an old one":
-        (path.parent / ".index.sqlite.1.mnemoscope-tmp").write_bytes(b"left by a kill")
-        path.unlink()
-    else:
-        change = {
-            "version": "UPDATE about SET said = '0' WHERE name = 'version'",
-            "manifest": "UPDATE about SET said = 'of another atlas' WHERE name = 'manifest'",
-            "table": "DROP TABLE fires",
-        }[damage]
-        with closing(sqlite3.connect(path)) as database:
-            database.execute(change)
-            database.commit()
+    spoil_index(path, damage)
     assert total(atlas) == 3
     assert [file.name for file in path.parent.iterdir()] == ["index.sqlite"]
 
@@ -97,25 +99,6 @@ def test_damage_found_while_searching_is_mended_once(tmp_path: Path, table: str)
     assert verify(atlas) == []
 
 
-@pytest.mark.parametrize(
-    "change", ["UPDATE arrays SET data = zeroblob(length(data))", "DELETE FROM arrays WHERE name = 'left'"]
-)
-def test_other_numbers_than_were_written_are_no_answer(atlas: Path, change: str) -> None:
-    total(atlas)
-    with closing(sqlite3.connect(atlas / "search/index.sqlite")) as database:
-        assert database.execute(change).rowcount
-        database.commit()
-    assert total(atlas) == 3
-
-
-def test_another_atlas_in_the_folder_has_another_index(tmp_path: Path) -> None:
-    atlas = build_atlas(tmp_path / "atlas")
-    assert total(atlas) == 3
-    clear(atlas)
-    assert not (atlas / "search").exists()
-    assert not any(atlas.iterdir())
-
-
 def test_a_part_has_triggers_to_search(tmp_path: Path) -> None:
     with open_index(build_atlas(tmp_path / "part", part=(1, 2))) as index:
         assert index.search("capital").totals["triggers"] == 3
@@ -135,17 +118,6 @@ def test_a_trigger_of_a_memory_that_its_layer_does_not_have_is_damage(tmp_path: 
     seal(atlas, manifest())
     with pytest.raises(AtlasDamaged, match="names a memory that layer 1 does not have"):
         build_index(open_atlas(atlas))
-
-
-@pytest.mark.full
-def test_two_processes_build_at_once(tmp_path: Path) -> None:
-    atlas = build_random_atlas(tmp_path / "atlas")
-    command = [sys.executable, "-c", BUILD.replace("capital", "the"), str(atlas)]
-    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    answers = [process.communicate()[0] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0, 0]
-    assert len(set(answers)) == 1
-    assert [file.name for file in (atlas / "search").iterdir()] == ["index.sqlite"]
 
 
 @pytest.mark.full

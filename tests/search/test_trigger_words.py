@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,54 +22,29 @@ RAW = [
     *(f" word{number}".encode() for number in range(12)),
 ]
 TERMS = [
-    "the",
-    "of",
-    "par",
-    "paris",
-    "parisian",
-    "pari*",
-    "par*",
-    '"of the"',
-    '"the of"',
-    '"the par"*',
-    '"of the of"',
-    "os",
-    "os.path",
-    '"os.pa"*',
-    "os*",
-    "x1",
-    "th*",
-    "é",
-    "cafe",
-    "caf*",
-    "我",
-    "我们",
-    "我们我",
-    "🤖",
-    "🤖🤖",
-    "�",
-    "�*",
-    "ian",
-    '"is a"',
-    "a",
-    "as",
-    "as*",
-    "b",
-    '"a b"',
-    "therm*",
-    "thermostat",
-    "stat",
-    "𞤀",
-    "word1",
-    "word1*",
-    '"word1 the"',
-    "nothing",
-    "not*",
-    "s s",
-    '"s s"',
-    "_x",
-    "paré",
-    "“the”",
+    *("the", "of", "par", "paris", "parisian", "pari*", "par*", '"of the"', '"the of"', '"the par"*', '"of the of"'),
+    *(
+        *(
+            "os",
+            "os.path",
+            '"os.pa"*',
+            "os*",
+            "x1",
+            "th*",
+            "é",
+            "cafe",
+            "caf*",
+            "我",
+            "我们",
+            "我们我",
+            "🤖",
+            "🤖🤖",
+            "�",
+            "�*",
+        ),
+    ),
+    *("ian", '"is a"', "a", "as", "as*", "b", '"a b"', "therm*", "thermostat", "stat", "𞤀", "word1", "word1*"),
+    *('"word1 the"', "nothing", "not*", "s s", '"s s"', "_x", "paré", "“the”"),
 ]
 
 
@@ -153,9 +129,7 @@ def test_what_stands_in_a_prefix(reference: Reference, index: Index, data: st.Da
 
 
 @pytest.mark.parametrize("most", [1, 5, 40, 10_000])
-def test_of_too_many_the_strongest_are_counted(
-    reference: Reference, index: Index, most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_too_many_the_strongest_are_counted(reference: Reference, index: Index, most: int, monkeypatch: Any) -> None:
     monkeypatch.setattr(trigger_words, "MOST_ROWS", most)
     found = sorted(reference.matching("the"), key=lambda one: (one.rank, one.layer, one.memory))
     places = dict.fromkeys((one.sentence, one.position) for one in found)

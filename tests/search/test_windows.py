@@ -16,23 +16,17 @@ WINDOWS = Windows(RAW, spaced=True)
 @pytest.mark.parametrize(
     ("tokens", "position", "word", "left"),
     [
-        ([" arb", "it", "r", "ary", "."], 0, " arbitrary", 3),
-        ([" arb", "it", "r", "ary", "."], 1, "arbitrary", 2),
-        ([" arb", "it", "r", "ary", "."], 3, "arbitrary", 0),
-        ([" arb", "it", "r", "ary", "."], 4, ".", 0),
-        ([" the", " arb", "it"], 0, " the", 0),
-        ([" os", ".path", "s"], 0, " os", 0),
-        ([" os", ".path", "s"], 1, ".paths", 1),
-        (["x", "1", "_", "x"], 0, "x1", 1),
-        ([" 12", "34"], 1, "1234", 0),
-        ([" a b", "c d", "x"], 1, "bc dx", 1),
-        (["我", "们"], 0, "我", 0),
-        (["x", "我", "x"], 1, "我", 0),
-        (["x", "🤖", "x"], 0, "x", 0),
-        (["e\u0301", "s"], 1, "e\u0301s", 0),
-        (["x", "\u0301", "s"], 0, "x\u0301s", 2),
-        (["\n", " ("], 0, "\n", 0),
-        (["", "x"], 1, "x", 0),
+        *(([" arb", "it", "r", "ary", "."], 0, " arbitrary", 3), ([" arb", "it", "r", "ary", "."], 1, "arbitrary", 2)),
+        *(([" arb", "it", "r", "ary", "."], 3, "arbitrary", 0), ([" arb", "it", "r", "ary", "."], 4, ".", 0)),
+        *(([" the", " arb", "it"], 0, " the", 0), ([" os", ".path", "s"], 0, " os", 0)),
+        *(([" os", ".path", "s"], 1, ".paths", 1), (["x", "1", "_", "x"], 0, "x1", 1), ([" 12", "34"], 1, "1234", 0)),
+        *(([" a b", "c d", "x"], 1, "bc dx", 1), (["我", "们"], 0, "我", 0), (["x", "我", "x"], 1, "我", 0)),
+        *(
+            (["x", "🤖", "x"], 0, "x", 0),
+            (["e\u0301", "s"], 1, "e\u0301s", 0),
+            (["x", "\u0301", "s"], 0, "x\u0301s", 2),
+        ),
+        *((["\n", " ("], 0, "\n", 0), (["", "x"], 1, "x", 0)),
     ],
 )
 def test_examples(tokens: list[str], position: int, word: str, left: int) -> None:
@@ -47,16 +41,14 @@ def test_examples(tokens: list[str], position: int, word: str, left: int) -> Non
 def test_a_character_of_two_tokens_is_not_cut(position: int) -> None:
     first = NUMBER[b" caf"]
     window = WINDOWS.window([first, first + 1, first + 2, first + 3], position)
-    assert window.word.strip() == "cafés"
-    assert window.completed == " cafés"
+    assert (window.word.strip(), window.completed) == ("cafés", " cafés")
     assert window.prefix == [" caf", " caf\ufffd", " café", " cafés"][position]
 
 
 def test_a_prefix_is_cut_at_a_space_and_a_word_has_an_end() -> None:
     long = [NUMBER[b"r"]] * 100
     window = WINDOWS.window(long, 50)
-    assert window.word == "r" * (2 * CONTEXT + 1)
-    assert window.completed == "r" * 2 * CONTEXT
+    assert (window.word, window.completed) == ("r" * (2 * CONTEXT + 1), "r" * 2 * CONTEXT)
     assert window.left == CONTEXT
     text = WINDOWS.window([NUMBER[b"r"], NUMBER[b" the"]] * 20, 39)
     assert text.prefix == " the" + "r the" * 11

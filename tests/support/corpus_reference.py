@@ -1,12 +1,20 @@
 """What a working copy must hold, computed in the plainest way: dictionaries and lists, everything in memory.
 
-Shares no code with the package but the sentence splitter, whose cuts are not in question here.
+Shares no code with the package but the sentence splitter, whose cuts are not in question here; `make` prepares the
+copy that is compared.
 """
 
 import hashlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mnemoscope.corpus import Source, TokenizedCorpus, open_source, prepare
+
+LONGEST = 12
+"""How many tokens a sentence of a working copy has at most, unless told."""
 
 Split = Callable[[str], list[str]]
 
@@ -44,6 +52,15 @@ class Letters:
 
     def offsets(self, text: str, /) -> list[tuple[int, int]]:
         return [(place, place + 1) for place in range(len(text))]
+
+
+def make(
+    source: Source | Path | str, directory: Path, *, split: str = "sentence", encoder: Any = None, **options: Any
+) -> TokenizedCorpus:
+    """A working copy, tokenised by words unless told; a path is opened to be split so."""
+    opened = source if isinstance(source, Source) else open_source(str(source), split=split)
+    usual: dict[str, Any] = {"longest": LONGEST, "vocabulary": 5_000}
+    return prepare(opened, encoder or Words(), directory=directory, split=split, **(usual | options))
 
 
 @dataclass

@@ -1,6 +1,19 @@
 """Synthetic texts for the tests of the corpus room."""
 
+import gzip
+import lzma
 import random
+from collections.abc import Callable
+
+import zstandard
+
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".xz": lzma.compress,
+    ".zst": zstandard.ZstdCompressor().compress,
+}
+"""How a file of each ending is packed."""
 
 
 def varied_text(documents: int, *, seed: int = 0, repeats: float = 0.3, longest: int = 5) -> str:

@@ -84,20 +84,10 @@ def build_answers(
     _write(directory, "background", {"sentence": [0], "position": [0], "token": [0], "next_token": [1]})
     triggered = [*(triggers or {}).values(), *(lowest or {}).values()]
     count = max([1, len(prefixes or ()), *map(len, triggered)])
-    write_sentences(
-        directory,
-        [
-            {
-                "sentence": range(count),
-                "document": ([document for document, *_ in prefixes or ()] + [0] * count)[:count],
-                "text": ["words"] * count,
-                "tokens": [[(first + place) % VOCABULARY for place in range(LENGTH)] for first in range(count)],
-                "multiplicity": [1] * count,
-                "held_out": [True] * count,
-            }
-        ],
-        provenance=PROVENANCE,
-    )
+    sentences = {"sentence": range(count), "text": ["words"] * count, "multiplicity": [1] * count}
+    sentences |= {"document": ([document for document, *_ in prefixes or ()] + [0] * count)[:count]}
+    sentences |= {"tokens": [[(first + place) % VOCABULARY for place in range(LENGTH)] for first in range(count)]}
+    write_sentences(directory, [sentences | {"held_out": [True] * count}], provenance=PROVENANCE)
     for layer in layers:
         own, other = (triggers or {}).get(layer, ()), (lowest or {}).get(layer, ())
         _write(directory, "triggers", _trigger_columns(own, other), layer)
@@ -161,41 +151,25 @@ def _trigger_columns(highest: Sequence[Trigger], lowest: Sequence[Trigger]) -> d
     rows.sort(key=lambda row: row[:3])
     memory, minus, rank, following, group = ([row[i] for row in rows] for i in range(5))
     sign_of = [-sign for sign in minus]
-    return {
-        "memory": memory,
-        "sign": sign_of,
-        "rank": rank,
-        "coefficient": [sign * (50.0 - place) for sign, place in zip(sign_of, rank, strict=True)],
-        "sentence": rank,
-        "position": [0 if place == 0 else 1 for place in rank],
-        "token": [3] * len(rows),
-        "next_token": following,
-        "prefix_group": group,
-    }
+    columns = {"memory": memory, "sign": sign_of, "rank": rank, "sentence": rank, "token": [3] * len(rows)}
+    columns |= {"coefficient": [sign * (50.0 - place) for sign, place in zip(sign_of, rank, strict=True)]}
+    position = [0 if place == 0 else 1 for place in rank]
+    return columns | {"position": position, "next_token": following, "prefix_group": group}
 
 
 def _value_columns(rows: Sequence[Value]) -> dict[str, Any]:
     top, target, rank, probability, norm, log_p = ([row[i] for row in rows] for i in range(6))
     count = len(rows)
     ordered = [[token, *[other for other in range(VOCABULARY) if other != token]] for token in top]
-    return {
-        "memory": range(count),
-        "key_norm": [1.0] * count,
-        "up_norm": [None] * count,
-        "value_norm": norm,
-        "top_tokens": ordered,
-        "top_scores": [[0.0] * VOCABULARY] * count,
-        "bottom_tokens": ordered,
-        "bottom_scores": [[0.0] * VOCABULARY] * count,
-        "max_probability": probability,
-        "entropy": [1.0] * count,
-        "target": target,
-        "target_rank": rank,
-        "trigger_log_probability": log_p,
-        "working_logit": [row[6] if len(row) > 6 else None for row in rows],
-        "working_probability": [row[6] if len(row) > 6 else None for row in rows],
-        **dict.fromkeys((AT_WORK[1], *FEATURE_COLUMNS[:3], FEATURE_COLUMNS[4]), [None] * count),
-    }
+    columns = {"memory": range(count), "key_norm": [1.0] * count, "value_norm": norm, "entropy": [1.0] * count}
+    columns |= dict.fromkeys(("top_tokens", "bottom_tokens"), ordered)
+    columns |= dict.fromkeys(("top_scores", "bottom_scores"), [[0.0] * VOCABULARY] * count)
+    columns |= {"max_probability": probability, "target": target, "target_rank": rank, "trigger_log_probability": log_p}
+    literal = {"top": top, "target": target, "target_rank": rank, "max_probability": probability}
+    columns |= {f"literal_{name}": column for name, column in literal.items()}
+    at_work = [row[6] if len(row) > 6 else None for row in rows]
+    columns |= dict.fromkeys(("working_logit", "working_probability"), at_work)
+    return columns | dict.fromkeys(("up_norm", AT_WORK[1], *FEATURE_COLUMNS[:3], FEATURE_COLUMNS[4]), [None] * count)
 
 
 def _attention_columns(predictions: Mapping[tuple[int, int], Mapping[str, float | None]]) -> dict[str, Any]:
@@ -216,11 +190,8 @@ def _role_columns(rows: Sequence[tuple[int | None, int | None]]) -> dict[str, An
     """A rank below 5 is among the tokens that the key is closest to; cosines are 1 less a tenth of the rank. On a text
     the key has the rank that its own trigger has, and the shuffled key that of another memory's.
     """
-    columns: dict[str, Any] = {
-        "memory": range(len(rows)),
-        "key_top_tokens": [range(5)] * len(rows),
-        "key_top_cosines": [[0.5] * 5] * len(rows),
-    }
+    columns: dict[str, Any] = {"memory": range(len(rows)), "key_top_tokens": [range(5)] * len(rows)}
+    columns["key_top_cosines"] = [[0.5] * 5] * len(rows)
     for place, (one, many) in enumerate((("trigger", "triggers"), ("control", "controls"))):
         ranks = [row[place] for row in rows]
         columns[f"{one}_token"] = [None if rank is None else rank for rank in ranks]
@@ -233,14 +204,10 @@ def _role_columns(rows: Sequence[tuple[int | None, int | None]]) -> dict[str, An
 def _reading_columns(rows: Sequence[Value], lenses: Sequence[str]) -> dict[str, Any]:
     """Every ruler says of a value what the table of values says; the control's rank is the last one."""
     said = [(lens, memory, row) for lens in lenses for memory, row in enumerate(rows)]
-    return {
-        "memory": [memory for _, memory, _ in said],
-        "lens": [lens for lens, _, _ in said],
-        "top_tokens": [[row[0]] for _, _, row in said],
-        "target_rank": [row[2] for _, _, row in said],
-        "control_rank": [None if row[1] is None else VOCABULARY - 1 for _, _, row in said],
-        "max_probability": [row[3] for _, _, row in said],
-    }
+    lens, memory, values = ([one[place] for one in said] for place in range(3))
+    columns = {"memory": memory, "lens": lens, "top_tokens": [[row[0]] for row in values]}
+    columns |= {"target_rank": [row[2] for row in values], "max_probability": [row[3] for row in values]}
+    return columns | {"control_rank": [None if row[1] is None else VOCABULARY - 1 for row in values]}
 
 
 def _key_reading_columns(rows: Sequence[tuple[int | None, int | None]], lenses: Sequence[str]) -> dict[str, Any]:
@@ -284,56 +251,31 @@ def _width_columns(documents: Sequence[int], layers: Sequence[int], memories: in
 
 def _memorised_columns(rows: Sequence[tuple[bool, int, Sequence[int]]], inside: int) -> dict[str, Any]:
     held_out, agreed, sentences = ([row[place] for row in rows] for place in range(3))
-    return {
-        "document": range(len(rows)),
-        "held_out": held_out,
-        "agreed": agreed,
-        "loss": [1.0 + number for number in range(len(rows))],
-        "text": ["words"] * len(rows),
-        "sentences": sentences,
-        "inside": [[inside] * len(each) for each in sentences],
-    }
+    columns = {"document": range(len(rows)), "held_out": held_out, "agreed": agreed, "sentences": sentences}
+    columns |= {"loss": [1.0 + number for number in range(len(rows))], "text": ["words"] * len(rows)}
+    return columns | {"inside": [[inside] * len(each) for each in sentences]}
 
 
 def _importance_columns(rows: Sequence[Effects]) -> dict[str, Any]:
     direct, attribution, direct_among, attribution_among = ([row[place] for row in rows] for place in range(4))
-    return {
-        "memory": range(len(rows)),
-        "prefixes": [8] * len(rows),
-        "direct": direct,
-        "attribution": attribution,
-        "direct_among_20": [count / 8 for count in direct_among],
-        "attribution_among_20": [count / 8 for count in attribution_among],
-    }
+    columns = {"memory": range(len(rows)), "prefixes": [8] * len(rows), "direct": direct, "attribution": attribution}
+    columns |= {"direct_among_20": [count / 8 for count in direct_among]}
+    return columns | {"attribution_among_20": [count / 8 for count in attribution_among]}
 
 
 def _removal_columns(rows: Iterable[Sequence[Any]]) -> dict[str, Any]:
     listed = list(rows)
     layer, memory, rank, removed, before, after = ([row[i] for row in listed] for i in range(6))
-    return {
-        "layer": layer,
-        "memory": memory,
-        "sign": [1] * len(listed),
-        "trigger_rank": rank,
-        "position": [row[6] if len(row) > 6 else 1 for row in listed],
-        "removed": removed,
-        "removed_position": [0] * len(listed),
-        "coefficient": before,
-        "removed_coefficient": after,
-    }
+    columns = {"layer": layer, "memory": memory, "sign": [1] * len(listed), "trigger_rank": rank, "removed": removed}
+    columns |= {"position": [row[6] if len(row) > 6 else 1 for row in listed], "removed_position": [0] * len(listed)}
+    return columns | {"coefficient": before, "removed_coefficient": after}
 
 
 def _prefix_columns(rows: Sequence[tuple[int, int, int, int]]) -> dict[str, Any]:
-    document, position, following, final = ([row[i] for row in rows] for i in range(4))
+    names = ("document", "position", "next_token", "final_top")
+    columns = {name: [row[place] for row in rows] for place, name in enumerate(names)}
     numbers = range(len(rows))
-    return {
-        "prefix": numbers,
-        "sentence": numbers,
-        "document": document,
-        "position": position,
-        "next_token": following,
-        "final_top": final,
-    }
+    return {"prefix": numbers, "sentence": numbers, **columns, "literal_final_top": columns["final_top"]}
 
 
 def _prediction_columns(rows: Mapping[tuple[int, int], Mapping[str, float | None]]) -> dict[str, Any]:

@@ -134,95 +134,47 @@ def value_columns() -> dict[str, Any]:
     order = [[6, 8, 4, *[t for t in range(23, -1, -1) if t not in (6, 8, 4)][:17]]] * 4
     lowest = [list(range(20))] * 4
     scores = np.tile(np.linspace(2.0, 0.1, 20, dtype=np.float32), (4, 1))
-    return {
-        "memory": range(4),
-        "key_norm": [1.0, 1.0, 1.0, 0.5],
-        "up_norm": [None] * 4,
-        "value_norm": [2.0, 1.0, 1.0, 0.5],
-        "top_tokens": order,
-        "top_scores": scores,
-        "bottom_tokens": lowest,
-        "bottom_scores": -scores,
-        "max_probability": [0.5, 0.25, 0.25, 0.125],
-        "entropy": [1.0, 2.0, 2.0, 3.0],
-        "target": [6, None, None, None],
-        "target_rank": [0, None, None, None],
-        "trigger_log_probability": [-1.5, None, None, None],
-        "working_logit": [3.0, 2.0, 1.0, None],
-        "working_probability": [0.25, 0.125, 0.0625, None],
-        "working_logit_negative": [1.0, None, None, None],
-        "working_probability_negative": [0.125, None, None, None],
-        "top_z": [5.0, 3.0, 4.0, None],
-        "bottom_z": [2.0, 4.5, 3.0, None],
-        "clear_z": [4.0] * 4,
-    }
+    columns = {"memory": range(4), "key_norm": [1.0, 1.0, 1.0, 0.5], "up_norm": [None] * 4, "clear_z": [4.0] * 4}
+    columns |= {"top_tokens": order, "top_scores": scores, "bottom_tokens": lowest, "bottom_scores": -scores}
+    columns |= {"value_norm": [2.0, 1.0, 1.0, 0.5], "max_probability": [0.5, 0.25, 0.25, 0.125]}
+    columns |= {"entropy": [1.0, 2.0, 2.0, 3.0], "working_logit": [3.0, 2.0, 1.0, None]}
+    columns |= {"working_probability": [0.25, 0.125, 0.0625, None]}
+    columns |= {"top_z": [5.0, 3.0, 4.0, None], "bottom_z": [2.0, 4.5, 3.0, None]}
+    first = {"target": 6, "target_rank": 0, "trigger_log_probability": -1.5}
+    first |= {"literal_target": 6, "literal_target_rank": 0}
+    columns |= {"literal_top": [6] * 4, "literal_max_probability": columns["max_probability"]}
+    first |= {"working_logit_negative": 1.0, "working_probability_negative": 0.125}
+    return columns | {name: [value, None, None, None] for name, value in first.items()}
 
 
 def neighbour_columns(layer: int) -> dict[str, Any]:
     """Every memory's nearest values are the same memory of the other layer, then the next memory of its own."""
     memories = [memory for memory in range(4) for _ in range(2)]
-    return {
-        "memory": memories,
-        "rank": [0, 1] * 4,
-        "other_layer": [1 - layer, layer] * 4,
-        "other_memory": [
-            memory if rank == 0 else (memory + 1) % 4 for memory, rank in zip(memories, [0, 1] * 4, strict=True)
-        ],
-        "cosine": [0.9, 0.5] * 4,
-    }
+    others = [other % 4 for memory in range(4) for other in (memory, memory + 1)]
+    columns = {"memory": memories, "rank": [0, 1] * 4, "other_layer": [1 - layer, layer] * 4}
+    return columns | {"other_memory": others, "cosine": [0.9, 0.5] * 4}
 
 
+SIZES = {"layers": 2, "hidden": 8, "memories": [4, 4], "vocabulary": 24, "context": 16}
+COUNTS = {"documents": 2, "sentences": 4, "duplicates": 0, "mined_sentences": 4, "mined_tokens": 19}
+QUESTIONS = {"prefixes": 0, "prefixes_asked": 0, "removals_per_layer": 0}
+MODEL = {"spec": "handbuilt", "hub": None, "revision": None, "fingerprint": PROVENANCE.model, "family": "tiny"}
+MODEL |= {"block": "pre-norm", "activation": "relu", "gated": False, "head": "linear", "proof": {}}
 MANIFEST: dict[str, Any] = {
     "model": {
-        "spec": "handbuilt",
-        "hub": None,
-        "revision": None,
-        "fingerprint": PROVENANCE.model,
-        "family": "tiny",
-        "block": "pre-norm",
-        "activation": "relu",
-        "gated": False,
-        "head": "linear",
+        **MODEL,
         "beginning": {"token": 0, "kind": "bos"},
-        "proof": {},
-        "sizes": {
-            "layers": 2,
-            "hidden": 8,
-            "memories": [4, 4],
-            "vocabulary": 24,
-            "context": 16,
-            "parameters": 640,
-            "ffn_parameters": 128,
-        },
+        "sizes": {**SIZES, "parameters": 640, "ffn_parameters": 128},
     },
     "corpus": {
-        "spec": "four sentences",
-        "fingerprint": PROVENANCE.corpus,
-        "held_out_share": 0.0,
-        "counts": {
-            "documents": 2,
-            "sentences": 4,
-            "duplicates": 0,
-            "mined_sentences": 4,
-            "mined_tokens": 19,
-            "held_out_sentences": 0,
-        },
+        **{"spec": "four sentences", "fingerprint": PROVENANCE.corpus, "held_out_share": 0.0},
+        "counts": {**COUNTS, "held_out_sentences": 0},
         "overlap": {"sentences": 0, "of": 0, "share": 0.0},
     },
-    "plan": {"rules": RULES, "seed": 0, "triggers": 50},
-    "plan_hash": PROVENANCE.plan,
-    "layers": [0, 1],
+    **{"plan": {"rules": RULES, "seed": 0, "triggers": 50}, "plan_hash": PROVENANCE.plan, "layers": [0, 1]},
     "projections": {"values": "gain", "votes": "gain", "streams": "lens"},
-    "out_of_memory_batches": [],
-    "schema": SCHEMA_VERSION,
-    "package": "0.1",
-    "files": {},
-    "questions": {
-        "prefixes": 0,
-        "prefixes_asked": 0,
-        "removals_per_layer": 0,
-        "removals_excluded": {"length_one": 0, "length_two": 0},
-    },
+    **{"out_of_memory_batches": [], "schema": SCHEMA_VERSION, "package": "0.1", "files": {}},
+    "questions": {**QUESTIONS, "removals_excluded": {"length_one": 0, "length_two": 0}},
 }
 
 

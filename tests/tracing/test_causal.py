@@ -79,24 +79,15 @@ def test_every_mean_is_that_of_a_plain_loop(
     norms = model.values(0).norm(dim=1).numpy()
     for group in groups:
         words = atlas.sentences([group["sentence"]])["tokens"][0].to_list()[: group["position"] + 1]
-        following = [
-            row["next_token"]
-            for row in atlas["L0.M5"].triggers(sign).to_dicts()
-            if row["prefix_group"] == group["rank"] and row["next_token"] is not None
-        ]
+        same = atlas["L0.M5"].triggers(sign).filter(prefix_group=group["rank"])
+        following = same["next_token"].drop_nulls().to_list()
 
         def asked(words: list[int] = words, following: list[int] = following) -> list[float]:
             log_p = model.logits(torch.tensor([[0, *words]]))[0, -1].double().log_softmax(0)
             ours = [float(log_p[token]) for token in own]
             then = float(log_p[following[0]]) if following else float("nan")
-            return [
-                float(np.exp(ours).sum()),
-                float(np.mean(ours)),
-                float(np.exp(ours[0])),
-                ours[0],
-                np.exp(then),
-                then,
-            ]
+            summed, mean, first = np.exp(ours).sum(), np.mean(ours), np.exp(ours[0])
+            return [float(summed), float(mean), float(first), ours[0], np.exp(then), then]
 
         before = np.array(asked())
 
@@ -144,27 +135,18 @@ def test_a_check_in_a_terminal() -> None:
     controls = (MemoryId(1, 0), MemoryId(1, 2))
     found = CausalCheck(MemoryId(1, 4), -1, "last", 7, 3, controls, 5, own, pl.DataFrame(rows))
     lines = str(found).splitlines()
-    assert lines[0] == (
-        "L1.M4 set to zero on its lowest triggers (3 prefixes), beside others of layer 1 as strong there "
-        "(2 drawn, 5 missing)"
+    assert lines[0].startswith(
+        "L1.M4 set to zero on its lowest triggers (3 prefixes), beside others of layer 1 as strong"
     )
+    assert lines[0].endswith("(2 drawn, 5 missing)")
     assert lines[1] == f"its own tokens: ·mat {'x' * 120}"
-    assert lines[2:5] == [
-        "prefixes with a known next token: 0",
-        "",
-        "mean change of       memory                        controls  difference",
-    ]
+    assert lines[2:4] == ["prefixes with a known next token: 0", ""]
+    assert lines[4] == "mean change of       memory                        controls  difference"
     assert lines[5] == "p of own tokens      -0.2500 (-0.5000 to -0.1250)  +0.0000   +1.5000"
     assert lines[10] == "log p of next token  -0.2500 (-0.5000 to -0.1250)  +0.0000   -"
     said = found.to_dict()
-    assert {name: said[name] for name in ("memory", "sign", "triggers", "controls", "controls_missing")} == {
-        "memory": "L1.M4",
-        "sign": -1,
-        "triggers": 3,
-        "controls": ["L1.M0", "L1.M2"],
-        "controls_missing": 5,
-    }
-    assert said["own_tokens"][0] == {"id": 3, "text": " mat"}
+    expected = {"memory": "L1.M4", "sign": -1, "triggers": 3, "controls": ["L1.M0", "L1.M2"], "controls_missing": 5}
+    assert ({name: said[name] for name in expected}, said["own_tokens"][0]) == (expected, {"id": 3, "text": " mat"})
     assert said["rows"] == rows
 
 
@@ -179,8 +161,7 @@ def test_a_mean_and_its_interval() -> None:
         return row
 
     found = mean(*[0.0, 1.0] * 50)
-    assert (found["mean"], found["count"]) == (0.5, 100)
-    assert found["low"] == pytest.approx(0.5 - 1.96 * 0.05, abs=0.015)
+    assert (found["mean"], found["count"], found["low"]) == (0.5, 100, pytest.approx(0.5 - 1.96 * 0.05, abs=0.015))
     assert found["high"] == pytest.approx(0.5 + 1.96 * 0.05, abs=0.015)
     assert mean(3.0) == {"mean": 3.0, "low": None, "high": None, "count": 1}
     assert mean() == {"mean": None, "low": None, "high": None, "count": 0}

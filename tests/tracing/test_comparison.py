@@ -40,9 +40,7 @@ def test_silencing_a_planted_memory_by_eye(planted: LanguageModel) -> None:
         {"layer": 1, "position": 4, "ffn": moved, "output": moved},
         {"layer": 2, "position": 4, "residual": moved, "output": moved},
     ]
-    assert found.generated_before is not None
     assert found.generated_before.text == " mat<s>"
-    assert found.generated_after is not None
     # The beginning token ends a text.
     assert [step.end for step in found.generated_after.steps] == [True]
     text = str(found)
@@ -95,8 +93,7 @@ def test_generation_is_a_loop_over_the_whole_text(tiny: LanguageModel, changes: 
             shares = tiny.logits(torch.tensor([[0, *words]]))[0, -1].double().softmax(0)
         words.append(int(shares.argmax()))
         assert step.token.id == words[-1] == step.likely[0].token.id
-        assert step.position == len(words) - 1
-        assert step.probability == pytest.approx(float(shares.max()), rel=1e-4)
+        assert (step.position, step.probability) == (len(words) - 1, pytest.approx(float(shares.max()), rel=1e-4))
         # Between the steps nothing is changed.
         assert tiny.logits(torch.tensor([[0, *tiny.encode(["the cat"])[0]]])).equal(before)
 

@@ -59,24 +59,13 @@ def test_they_are_read_as_written(text: str, expected: Intervention) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "L1.M2",
-        "L1.M2=",
-        "L1.M2=x",
-        "M2=0",
-        "L1.M2=0@",
-        "L1.M2=0@-1",
-        "L1.M2=0@first",
-        "L1.M2=nan",
-        "L1.M2=1e999",
-        "L1.M2=٣",
-        "L1.M2=0@٣",
-        "L1.M2=0@²",
+        *("", "L1.M2", "L1.M2=", "L1.M2=x", "M2=0", "L1.M2=0@", "L1.M2=0@-1", "L1.M2=0@first", "L1.M2=nan"),
+        *("L1.M2=1e999", "L1.M2=٣", "L1.M2=0@٣", "L1.M2=0@²"),
         pytest.param("L1.M2=0@" + "9" * 5_000, id="5,000 digits"),
     ],
 )
 def test_what_is_no_change_is_refused(text: str) -> None:
-    kinds = (f"{text!r} is not a change of a memory; write one as L10.M222=0, L10.M222*2, ", "L1.M2 cannot be ")
+    kinds = (f"{text!r} is not a change", "L1.M2 cannot be ")
     with pytest.raises(InterventionError) as refused:
         Intervention.parse(text)
     assert str(refused.value).startswith(kinds[text in ("L1.M2=0@-1", "L1.M2=nan", "L1.M2=1e999")])
@@ -86,21 +75,17 @@ def test_what_is_no_change_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"how": "add"}, "L0.M1 cannot be changed by 'add'; choose set or scale"),
-        ({"value": True}, "L0.M1 cannot be set to True; give a finite number"),
-        ({"value": "1"}, "L0.M1 cannot be set to '1'; give a finite number"),
-        ({"value": float("-inf"), "how": "scale"}, "L0.M1 cannot be scaled by -inf; give a finite number"),
-        ({"at": -1}, "L0.M1 cannot be changed at -1; choose all, last, or a position from 0 on"),
-        ({"at": True}, "L0.M1 cannot be changed at True; choose all, last, or a position from 0 on"),
-        ({"at": 1.0}, "L0.M1 cannot be changed at 1.0; choose all, last, or a position from 0 on"),
-        ({"at": "first"}, "L0.M1 cannot be changed at 'first'; choose all, last, or a position from 0 on"),
+        ({"how": "add"}, "changed by 'add'"),
+        ({"value": True}, "set to True"),
+        ({"value": "1"}, "set to '1'"),
+        ({"value": float("-inf"), "how": "scale"}, "scaled by -inf"),
+        *(({"at": at}, f"changed at {at!r}") for at in (-1, True, 1.0, "first")),
     ],
     ids=str,
 )
 def test_what_can_be_a_change_in_no_model_is_refused(change: dict[str, Any], said: str) -> None:
-    with pytest.raises(InterventionError) as refused:
+    with pytest.raises(InterventionError, match=rf"^L0\.M1 cannot be {said};"):
         Intervention(MemoryId(0, 1), **change)
-    assert str(refused.value) == said
 
 
 @given(
@@ -122,11 +107,8 @@ def test_every_form_of_a_list_is_understood() -> None:
         assert interventions_of(given_, how="scale", at="last") == expected  # type: ignore[arg-type]
     assert interventions_of(None) == ()
     wrong: list[tuple[Any, str]] = [
-        ("L1.M2=0", "^'L1.M2=0' is one text; give a list of such texts, or a dictionary$"),
-        (
-            {"L1.M3": expected[0]},
-            r"^the change L1\.M2\*3@last is given for L1\.M3; give it for the memory that it names$",
-        ),
+        ("L1.M2=0", "^'L1.M2=0' is one text"),
+        ({"L1.M3": expected[0]}, r"^the change L1\.M2\*3@last is given for L1\.M3"),
         ({"what": 0.0}, "^'what' does not name a memory"),
         ({"L1.M2": True}, "give a finite number$"),
         ({"L1.M2": float("inf")}, "give a finite number$"),
@@ -141,9 +123,8 @@ def test_every_form_of_a_list_is_understood() -> None:
     [
         ("L2.M0=0", "L2.M0 is outside the model, which has layers 0 to 1"),
         ("L1.M24=0", "L1.M24 is outside the model: its layer 1 has memories 0 to 23"),
-        ("L2.M0=0", "has layers 0 to 1; name one of them$"),
-        ("L0.E1.M2=0", r"^L0\.E1\.M2 names an expert, but .* has none; write L0\.M\.\.\.$"),
-        ("L0.M1=0@63", "begins at position 63, but the model reads 63 tokens; begin earlier$"),
+        ("L0.E1.M2=0", r"^L0\.E1\.M2 names an expert"),
+        ("L0.M1=0@63", "begins at position 63, but the model reads 63 tokens"),
         ("L0.M1=1e300", "is beyond what torch.float32 can hold"),
     ],
 )

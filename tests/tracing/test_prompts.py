@@ -42,34 +42,28 @@ def read(prompt: str, **options: Any) -> list[int]:
 
 
 def test_a_prompt_is_its_tokens() -> None:
-    assert read("one two one") == [0, 1, 0]
-    assert read("silent one") == [2, 0]
+    assert (read("one two one"), read("silent one")) == ([0, 1, 0], [2, 0])
 
 
 @pytest.mark.parametrize(
     ("prompt", "said"),
     [
-        ("", "the prompt is empty; write at least one word"),
-        ("one \udc80", "the prompt is not text: character 4 is half of one; write it as UTF-8"),
-        ("nothing", "the prompt 'nothing' has no token in this model's vocabulary; write some words"),
-        ("x" * 40, f"the prompt '{'x' * 40}' has no token in this model's vocabulary; write some words"),
-        ("x" * 41, f"the prompt '{'x' * 40}...' has no token in this model's vocabulary; write some words"),
-        (
-            "one far further far",
-            "the prompt has token 9 ('further'), but the model has only 4 rows; write it differently",
-        ),
-        ("far", "the prompt has token 4 ('far'), but the model has only 4 rows; write it differently"),
-        ("mute silent", "the prompt 'mute silent' has only tokens without text (3); write some words"),
-        (
-            "one two one two",
-            "the prompt has 4 tokens, but the model reads at most 3 after its beginning token; shorten it",
-        ),
+        ("", "the prompt is empty"),
+        ("one \udc80", "the prompt is not text: character 4 is half of one"),
+        ("nothing", "the prompt 'nothing' has no token"),
+        ("x" * 40, f"the prompt '{'x' * 40}' has no token"),
+        ("x" * 41, f"the prompt '{'x' * 40}...' has no token"),
+        ("one far further far", "the prompt has token 9 ('further'), but the model has only 4 rows"),
+        ("far", "the prompt has token 4 ('far'), but the model has only 4 rows"),
+        ("mute silent", "the prompt 'mute silent' has only tokens without text (3)"),
+        ("one two one two", "the prompt has 4 tokens, but the model reads at most 3 after its beginning token"),
     ],
 )
 def test_what_cannot_be_run_is_told_in_one_line(prompt: str, said: str) -> None:
     with pytest.raises(PromptError) as refused:
         read(prompt)
-    assert str(refused.value) == said
+    assert str(refused.value).startswith(said)
+    assert "\n" not in str(refused.value)
 
 
 def test_what_is_not_known_is_not_told() -> None:

@@ -55,37 +55,14 @@ PLACES = (
     (state(0, 0, best(SAT), event="composition"), state(0, 1, best(MAT, SAT), *STRONG, event="residual")),
     (state(1, 0, best(CAT, first=1.0), event="ffn"), state(1, 1, best(SAT, first=0.75), event="agreement")),
 )
+ATTENDED = ((Token(0, "<s>"), None, 0.5), (CAT, 1, 0.25), (THE, 0, 0.125), (LONG, 2, 0.0625), (MAT, 3, 0.03125))
+PARTS = (
+    LayerPart(0, None, 2.0, None, 3.5, None, ()),
+    LayerPart(1, 1.0, -2.0, 1.25, -2.25, 1.875, tuple(AttendedToken(*one) for one in ATTENDED)),
+)
 SUMS = (
     LogitSum(0, 1.0, 0, 0, 0, 1.0, 0, 0, 0.0049, ()),
-    LogitSum(
-        1,
-        9.0,
-        1.5,
-        -0.5,
-        0.25,
-        7.125,
-        1.25,
-        -0.375,
-        0.25,
-        (
-            LayerPart(0, None, 2.0, None, 3.5, None, ()),
-            LayerPart(
-                1,
-                1.0,
-                -2.0,
-                1.25,
-                -2.25,
-                1.875,
-                (
-                    AttendedToken(Token(0, "<s>"), None, 0.5),
-                    AttendedToken(CAT, 1, 0.25),
-                    AttendedToken(THE, 0, 0.125),
-                    AttendedToken(LONG, 2, 0.0625),
-                    AttendedToken(MAT, 3, 0.03125),
-                ),
-            ),
-        ),
-    ),
+    LogitSum(1, *(9.0, 1.5, -0.5, 0.25, 7.125, 1.25, -0.375, 0.25), PARTS),
 )
 TRACE = Trace("tiny", "f" * 64, "the cat", Token(0, "<s>"), POSITIONS, PLACES, SUMS)
 
@@ -117,8 +94,7 @@ def terminal() -> Iterator[None]:
 
 @pytest.mark.usefixtures("terminal")
 def test_a_trace_in_a_terminal() -> None:
-    assert TRACE.text(memories=2) == TEXT
-    assert TRACE.text(position=-1, memories=2) == TEXT
+    assert (TRACE.text(memories=2), TRACE.text(position=-1, memories=2)) == (TEXT, TEXT)
     assert "   3.1% +L0.M5 → the" in str(TRACE)
     assert "M12" not in TRACE.text(position=0)
     changes = (Intervention(MemoryId(0, 3)), Intervention(MemoryId(1, 2), "scale", 2.0))
@@ -130,42 +106,39 @@ def test_a_trace_in_a_terminal() -> None:
 def test_what_other_blocks_write_is_said_where_it_can_be_seen() -> None:
     """From half of the last digit on."""
     assert "other blocks" not in TRACE.text(position=0)
-    written = replace(SUMS[0], rest_above_mean=-0.005)
-    assert "mean logit: embedding +0.00, biases +0.00, other blocks -0.01" in replace(
-        TRACE, logits=(written, SUMS[1])
-    ).text(position=0)
+    written = replace(TRACE, logits=(replace(SUMS[0], rest_above_mean=-0.005), SUMS[1]))
+    assert "mean logit: embedding +0.00, biases +0.00, other blocks -0.01" in written.text(position=0)
+
+
+def of_long_tokens(outputs: int, predictions: int) -> tuple[Trace, Comparison]:
+    """A trace, and a comparison with itself, of nothing but a token of 60 characters, so many times on top."""
+    long = Token(8, "x" * 60)
+    place = state(0, 0, best(*[long] * outputs), dominant(0, 12, 1.0, long), event="ffn")
+    at = Position(0, long, best(*[long] * predictions), Decision(0, 0), Decision(0, 0))
+    part = LayerPart(0, 0.5, 0.5, 0.5, 0.5, 1.0, (AttendedToken(long, 0, 1.0),))
+    found = Trace("tiny", "", "x", None, (at,), ((place,),), (replace(SUMS[0], layers=(part,)),))
+    change = Difference(0, long, long, True, 0.5, (Shift(long, 0.5, 0.5, 0.0),))
+    return found, Comparison(found, found, (change,), None, None)
 
 
 @pytest.mark.usefixtures("terminal")
 def test_long_tokens_are_cut() -> None:
     """The token of a row to 20 cells, a prediction to 24 or 15, a memory's vote to what is left of 40, one of a
     heading to 30."""
-    long = Token(8, "x" * 60)
-    place = state(0, 0, best(long), dominant(0, 12, 1.0, long), event="ffn")
-    at = Position(0, long, best(long, long), Decision(0, 0), Decision(0, 0))
-    part = LayerPart(0, 0.5, 0.5, 0.5, 0.5, 1.0, (AttendedToken(long, 0, 1.0),))
-    cut = Trace("tiny", "", "x", None, (at,), ((place,),), (replace(SUMS[0], layers=(part,)),))
+    cut, compared = of_long_tokens(1, 2)
     lines = cut.text().splitlines()
     assert lines[3] == f"       0  {'x' * 19}…  {'x' * 17}… 0.500  {'x' * 8}… 0.250  layer 0"
     assert lines[5].startswith(f"Layer by layer after position 0, {'x' * 29}…: what")
     assert lines[7] == f"    0  ·sat 0.500  ·cat 0.250    {'x' * 8}… 0.500  ffn         7  100.0% +L0.M12 → {'x' * 22}…"
     assert lines[9].startswith(f"Who wrote {'x' * 29}…, 1.00 above")
     assert lines[11].endswith(f"  {'x' * 11}…@0 100%")
-    shift = Shift(long, 0.5, 0.5, 0.0)
-    compared = Comparison(cut, cut, (Difference(0, long, long, True, 0.5, (shift,)),), None, None).text().splitlines()
-    assert compared[4] == f"       0  {'x' * 19}…  {'x' * 23}…  {'x' * 23}…  0.5000"
-    assert compared[8] == f"{'x' * 29}…  0.5000  0.5000  +0.0000"
+    assert compared.text().splitlines()[4] == f"       0  {'x' * 19}…  {'x' * 23}…  {'x' * 23}…  0.5000"
+    assert compared.text().splitlines()[8] == f"{'x' * 29}…  0.5000  0.5000  +0.0000"
 
 
 def test_in_a_pipe_nothing_is_cut() -> None:
     """Neither a token of 60 characters nor the line that it makes."""
-    long = Token(8, "x" * 60)
-    place = state(0, 0, best(long, long), dominant(0, 12, 1.0, long), event="ffn")
-    at = Position(0, long, best(long, long, long, long), Decision(0, 0), Decision(0, 0))
-    part = LayerPart(0, 0.5, 0.5, 0.5, 0.5, 1.0, (AttendedToken(long, 0, 1.0),))
-    whole = Trace("tiny", "", "x", None, (at,), ((place,),), (replace(SUMS[0], layers=(part,)),))
-    shift = Shift(long, 0.5, 0.5, 0.0)
-    compared = Comparison(whole, whole, (Difference(0, long, long, True, 0.5, (shift,)),), None, None)
+    whole, compared = of_long_tokens(2, 4)
     for text in (str(whole), str(compared)):
         assert "…" not in text
         assert text.count("x" * 60) == text.count("x") // 60 > 8
@@ -191,20 +164,13 @@ def test_a_trace_in_a_notebook() -> None:
     weak = [dominant(0, number, 0.015625, SAT) for number in range(20, 24)]
     places = ((PLACES[0][0], replace(PLACES[0][1], memories=(*STRONG, *weak))), PLACES[1])
     html = replace(TRACE, places=places)._repr_html_()
+    strong = ["100.0% +L0.M12 → ·&lt;mat&gt;", "6.2% -L0.M3 → ·of·eighteen·signs", "3.1% +L0.M5 → the"]
     assert rows(html) == [
         ["layer", "the", "·cat"],
         ["1", "·cat", "·sat"],
         ["0", "·sat", "·&lt;mat&gt;"],
         ["1", "agreement"],
-        [
-            "0",
-            "residual",
-            "100.0% +L0.M12 → ·&lt;mat&gt;",
-            "6.2% -L0.M3 → ·of·eighteen·signs",
-            "3.1% +L0.M5 → the",
-            "1.6% +L0.M20 → ·sat",
-            "1.6% +L0.M21 → ·sat",
-        ],
+        ["0", "residual", *strong, "1.6% +L0.M20 → ·sat", "1.6% +L0.M21 → ·sat"],
     ]
     assert "<p>tiny: 2 tokens, 2 layers. Each cell" in html
     assert "<p>After position 1, ·cat: the memories" in html
@@ -215,10 +181,8 @@ def test_a_trace_in_a_notebook() -> None:
     streams = ("residual: ·sat 0.500, ·cat 0.250", "feed-forward: ·cat 0.250", "output: ·<mat> 0.500, ·sat 0.250")
     assert titles[3] == "|".join(["layer 0, residual", *streams])
     assert html.count("<div") == html.count("</div>") == 1
-    assert (
-        "tiny: 2 tokens, 2 layers with L0.M3=0. Each"
-        in replace(TRACE, interventions=(Intervention(MemoryId(0, 3)),))._repr_html_()
-    )
+    changed = replace(TRACE, interventions=(Intervention(MemoryId(0, 3)),))
+    assert "tiny: 2 tokens, 2 layers with L0.M3=0. Each" in changed._repr_html_()
 
 
 COMPARED = """\
@@ -242,21 +206,14 @@ Before. Layer by layer after position 0, the: what is on top, and who contribute
 
 
 def test_a_comparison_in_a_terminal() -> None:
-    shifts = (
-        Shift(CAT, 0.5, 0.125, -0.375),
-        Shift(SAT, 0.25, 0.75, 0.5),
-        Shift(THE, 0.1, 0.1, 0.0),
-        Shift(MAT, 0.0, 0.375, 0.375),
-    )
+    shares = ((CAT, 0.5, 0.125, -0.375), (SAT, 0.25, 0.75, 0.5), (THE, 0.1, 0.1, 0.0), (MAT, 0.0, 0.375, 0.375))
+    shifts = tuple(Shift(*one) for one in shares)
     differences = (Difference(0, CAT, SAT, True, 0.125, shifts), Difference(1, LONG, SAT, False, 0.0, ()))
     before = replace(TRACE, positions=(POSITIONS[0], replace(POSITIONS[1], prediction=best(LONG))))
     moved = (replace(PLACES[1][0], residual=best(MAT), output=best(SAT)), replace(PLACES[1][1], ffn=best(THE)))
-    after = replace(
-        TRACE,
-        positions=(replace(POSITIONS[0], prediction=best(SAT)), POSITIONS[1]),
-        places=(PLACES[0], moved),
-        interventions=(Intervention(MemoryId(0, 3)),),
-    )
+    positions = (replace(POSITIONS[0], prediction=best(SAT)), POSITIONS[1])
+    after = replace(TRACE, positions=positions, places=(PLACES[0], moved))
+    after = replace(after, interventions=(Intervention(MemoryId(0, 3)),))
     steps = tuple(Step(2 + number, token, 0.5, best(token), False) for number, token in enumerate((SAT, CAT)))
     compared = Comparison(before, after, differences, Generated(" sat cat", steps), None)
     text = compared.text(position=0, shown=3)
@@ -264,18 +221,14 @@ def test_a_comparison_in_a_terminal() -> None:
     assert "\nAfter. Layer by layer after position 0, the: what is on top" in text
     assert text.count("Continued") == 1
     assert "Probabilities after position 1\ntoken  before  after  change\n\nContinued" in str(compared)
+    sat, cat, the = ({"before": one.to_dict()} for one in (SAT, CAT, CAT))
+    sat["after"], cat["after"], the["after"] = MAT.to_dict(), SAT.to_dict(), THE.to_dict()
     assert compared.changed_places() == [
-        {
-            "layer": 1,
-            "position": 0,
-            "residual": {"before": SAT.to_dict(), "after": MAT.to_dict()},
-            "output": {"before": CAT.to_dict(), "after": SAT.to_dict()},
-        },
-        {"layer": 1, "position": 1, "ffn": {"before": CAT.to_dict(), "after": THE.to_dict()}},
+        {"layer": 1, "position": 0, "residual": sat, "output": cat},
+        {"layer": 1, "position": 1, "ffn": the},
     ]
     found = compared.to_dict()
-    assert found["interventions"] == ["L0.M3=0"]
-    assert list(found["generation"]) == ["before"]
+    assert (found["interventions"], list(found["generation"])) == (["L0.M3=0"], ["before"])
     assert replace(compared, generated_before=None).to_dict()["generation"] is None
 
 

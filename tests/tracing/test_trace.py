@@ -91,10 +91,8 @@ def test_a_block_behind_the_last_layer_has_the_last_word() -> None:
         assert [one.token.id for one in at.prediction] == best.indices.tolist()
         assert [one.probability for one in at.prediction] == pytest.approx(best.values.tolist(), rel=1e-4)
     last = [state.output[0].token.id for state in found.places[-1]]
-    assert all(
-        (at.output.decided is not None) == (at.prediction[0].token.id == top)
-        for at, top in zip(found.positions, last, strict=True)
-    )
+    right = [at.prediction[0].token.id == top for at, top in zip(found.positions, last, strict=True)]
+    assert [at.output.decided is not None for at in found.positions] == right
     assert any(at.output.decided is None for at in found.positions)
 
 
@@ -153,8 +151,7 @@ def test_the_planted_model_by_eye(planted: LanguageModel) -> None:
     assert mat.memories[0].share == mat.top_share == mat.effective == 1.0
     assert mat.memories[0].vote.text.strip() == mat.ffn_vote.text.strip() == "mat"
     assert mat.memories[0].agrees
-    assert found.places[2][4].event == "residual"
-    assert found.positions[4].output.decided == 1
+    assert (found.places[2][4].event, found.positions[4].output.decided) == ("residual", 1)
     assert found.positions[4].residual.decided == 2
     assert found.positions[1].output.to_dict() == {"first": 0, "decided": 0}
 

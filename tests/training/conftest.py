@@ -34,19 +34,8 @@ def sentence(chance: random.Random) -> str:
 @pytest.fixture
 def recipe() -> Recipe:
     """A model that is trained in seconds."""
-    return Recipe(
-        layers=2,
-        hidden=16,
-        memories=24,
-        heads=2,
-        vocabulary=300,
-        context=16,
-        batch=8,
-        steps=30,
-        warmup=5,
-        learning_rate=1e-2,
-        embedding_rate=1e-2,
-    )
+    sizes = {"layers": 2, "hidden": 16, "memories": 24, "heads": 2, "vocabulary": 300, "context": 16}
+    return Recipe(**sizes, batch=8, steps=30, warmup=5, learning_rate=1e-2, embedding_rate=1e-2)
 
 
 @pytest.fixture

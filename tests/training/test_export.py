@@ -18,14 +18,8 @@ from mnemoscope.training.text import Text, prepare_text
 from training.conftest import made_up_documents
 
 FILES = {
-    "config.json",
-    "generation_config.json",
-    "held_out.txt",
-    "model.safetensors",
-    "MODEL_CARD.md",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "training.json",
+    *("config.json", "generation_config.json", "held_out.txt", "model.safetensors", "MODEL_CARD.md", "tokenizer.json"),
+    *("tokenizer_config.json", "training.json"),
 }
 
 
@@ -79,14 +73,8 @@ def test_the_card_of_a_text_of_one_s_own_names_that_text(recipe: Recipe, tmp_pat
     recipe = replace(recipe, sparsity=0.0)
     folder = train(tmp_path / "out", recipe, wanted=wanted, say=lambda text: None)
     figures = json.loads((folder / "training.json").read_text())
-    assert figures["text"] == {
-        "corpora": [str(own)],
-        "validation": str(other),
-        "max_bytes": 8_000,
-        "text_field": "text",
-        "split": "sentence",
-        "plants": [],
-    }
+    said = {"corpora": [str(own)], "validation": str(other), "max_bytes": 8_000, "plants": []}
+    assert figures["text"] == {**said, "text_field": "text", "split": "sentence"}
     card = (folder / "MODEL_CARD.md").read_text()
     assert f"* **Data**: `{own}`, the first 8,000 bytes;\n  {figures['training_tokens']:,} tokens." in card
     assert "pydoc" not in card
@@ -121,9 +109,7 @@ def held_out_loss_slowly(network: Any, text: Text, context: int) -> tuple[float,
 
 
 @torch.inference_mode()
-def test_the_held_out_loss_is_the_mean_over_every_token(
-    recipe: Recipe, documentation: list[str], tmp_path: Path
-) -> None:
+def test_the_held_out_loss_is_the_mean_over_every_token(recipe: Recipe, documentation: Any, tmp_path: Path) -> None:
     text = prepare_text(recipe, tmp_path, say=lambda text: None).held_out
     network: Any = recipe.model().eval()
     for parameter in network.parameters():
@@ -131,8 +117,7 @@ def test_the_held_out_loss_is_the_mean_over_every_token(
     loss = held_out_loss(network, text, recipe.context, batch=3)
     nats, count = held_out_loss_slowly(network, text, recipe.context)
     assert loss.tokens == count == len(text.tokens) - len(text.documents)
-    assert loss.nats == pytest.approx(nats, rel=1e-5)
-    assert loss.text_bytes == text.text_bytes
+    assert (loss.nats, loss.text_bytes) == (pytest.approx(nats, rel=1e-5), text.text_bytes)
     assert loss.per_byte == pytest.approx(nats / text.text_bytes)
     few = held_out_loss(network, text, recipe.context, most=2)
     assert few.tokens == int(text.documents[2]) - 2

@@ -9,15 +9,12 @@ from mnemoscope.errors import OptionError
 from mnemoscope.training import Recipe
 
 
-def test_the_rate_warms_up_stays_and_falls_to_zero() -> None:
+def test_rate_and_sparsity_come_in_over_the_first_steps() -> None:
     recipe = Recipe(steps=100, warmup=4, decay=0.2)
     assert [recipe.rate(step) for step in range(4)] == [0.25, 0.5, 0.75, 1.0]
     assert {recipe.rate(step) for step in range(4, 81)} == {1.0}
     assert [recipe.rate(step) for step in (85, 90, 95, 100)] == [0.75, 0.5, 0.25, 0.0]
     assert Recipe(steps=100, warmup=4, decay=0.0).rate(99) == 1.0
-
-
-def test_the_sparsity_comes_in_over_the_first_steps() -> None:
     recipe = Recipe(sparsity=0.3)
     assert [recipe.sparsity_at(step) for step in (0, 100, 300, 900)] == pytest.approx([0, 0.1, 0.3, 0.3])
 

@@ -1,7 +1,6 @@
 """Atlases of the pages, each made once: one to annotate, of which a test changes its own copy, and the planted one."""
 
-import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -23,8 +22,8 @@ def untouched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def atlas(untouched: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(untouched, tmp_path / "atlas"))
+def atlas(untouched: Path, copied: Callable[[Path], Path]) -> Path:
+    return copied(untouched)
 
 
 @pytest.fixture(scope="session")

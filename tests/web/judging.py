@@ -93,7 +93,6 @@ class Visitor:
         self._url, self._csrf = url, ""
         self._web = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(CookieJar()))
         found = re.search(r'name="csrf" value="([\w-]+)"', self._read(f"/annotate/join?invitation={token}"))
-        assert found is not None
         self._csrf = found[1]
 
     def _read(self, path: str, fields: dict[str, Any] | None = None) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from mnemoscope.annotate.campaigns.import_export import rows as stored
 from mnemoscope.annotations import open_store
 from mnemoscope.atlas import open_atlas
 from mnemoscope.web.middleware.security import BODY
@@ -18,10 +19,20 @@ TOKEN = "an-access-token-of-this-test"
 ABROAD = "http://example.test"
 
 
+@pytest.fixture
+def boss(atlas: Path) -> Reader:
+    """The host's browser, with a campaign begun."""
+    return host(served(atlas))
+
+
+@pytest.fixture
+def ada(boss: Reader) -> Reader:
+    """The browser of an annotator whom the host invited."""
+    return invited(boss.web.app, boss, "Ada")  # type: ignore[arg-type]
+
+
 def rows(atlas: Path) -> list[dict[str, Any]]:
     """Every row that anybody ever stored."""
-    from mnemoscope.annotate.campaigns.import_export import rows as stored
-
     with open_store(open_atlas(atlas)) as store:
         return stored(store)
 
@@ -64,8 +75,7 @@ def test_no_two_parts_of_a_page_have_one_id(atlas: Path) -> None:
 
 
 def test_one_person_alone_annotates_five_keys(atlas: Path) -> None:
-    app = served(atlas)
-    reader = host(app, begin=False)
+    reader = host(served(atlas), begin=False)
     assert "Annotate five keys now" in reader.page("/annotate")
     sent = reader.sent("/annotate/alone", {"name": "Ada"})
     assert (sent.status_code, sent.headers["location"][:16]) == (303, "/annotate/items/")
@@ -77,21 +87,17 @@ def test_one_person_alone_annotates_five_keys(atlas: Path) -> None:
     reader.post("/annotate/hand-in")
     found = reader.json("/annotate/results")
     assert [(one["author"], one["keys"], one["controls"]) for one in found["authors"]] == [("Ada", 5, 1)]
-    again = host(app, begin=False)
+    again = host(reader.web.app, begin=False)
     assert "Annotate five keys now" not in again.page("/annotate")
 
 
 @pytest.mark.full
-def test_a_campaign_from_the_first_form_to_the_results(atlas: Path) -> None:
-    app = served(atlas)
-    boss = host(app)
-    ada, ben = invited(app, boss, "Ada"), invited(app, boss, "Ben")
-    for reader in (ada, ben):
+def test_a_campaign_from_the_first_form_to_the_results(boss: Reader, ada: Reader) -> None:
+    for reader in (ada, invited(boss.web.app, boss, "Ben")):
         finish_all(reader)
         assert reader.json("/annotate/work")["progress"]["complete"]
         reader.post("/annotate/hand-in")
-    page = boss.page("/annotate")
-    assert page.count("handed in") >= 2
+    assert boss.page("/annotate").count("handed in") >= 2
     found = boss.json("/annotate/results")
     alarm = next(one for one in found["controls"] if one["name"] == "controls_with_pattern")
     assert (alarm["value"], alarm["count"]) == (1.0, 10), "both saw patterns in all five controls"
@@ -102,9 +108,7 @@ def test_a_campaign_from_the_first_form_to_the_results(atlas: Path) -> None:
     assert "style=" not in page
 
 
-def test_an_item_says_neither_which_memory_it_is_nor_whether_it_is_a_control(atlas: Path) -> None:
-    app = served(atlas)
-    ada = invited(app, host(app), "Ada")
+def test_an_item_says_neither_which_memory_it_is_nor_whether_it_is_a_control(ada: Reader) -> None:
     shapes = set()
     for code in codes(ada):
         assert re.fullmatch(r"[0-9a-f]{20}", code)
@@ -118,11 +122,8 @@ def test_an_item_says_neither_which_memory_it_is_nor_whether_it_is_a_control(atl
 
 
 @pytest.mark.full
-def test_two_at_once_see_only_their_own_until_they_hand_in(atlas: Path) -> None:
-    app = served(atlas)
-    boss = host(app)
-    ada, ben = invited(app, boss, "Ada"), invited(app, boss, "Ben")
-    code = codes(ada)[0]
+def test_two_at_once_see_only_their_own_until_they_hand_in(boss: Reader, ada: Reader) -> None:
+    ben, code = invited(boss.web.app, boss, "Ben"), codes(ada)[0]
     save(ada, code, description="a word of Ada's")
     save(ben, code, description="a word of Ben's")
     assert [one["description"] for one in ada.json(f"/annotate/items/{code}")["patterns"]] == ["a word of Ada's"]
@@ -145,10 +146,7 @@ def test_two_at_once_see_only_their_own_until_they_hand_in(atlas: Path) -> None:
 
 
 @pytest.mark.full
-def test_after_all_have_handed_in_memories_show_what_people_said(atlas: Path) -> None:
-    app = served(atlas)
-    boss = host(app)
-    ada = invited(app, boss, "Ada")
+def test_after_all_have_handed_in_memories_show_what_people_said(boss: Reader, ada: Reader) -> None:
     finish_all(ada)
     names = [f"L{layer}.M{memory}" for layer in (0, 1) for memory in range(5)]
     assert not any(boss.json(f"/{name}")["people"] for name in names)
@@ -157,16 +155,12 @@ def test_after_all_have_handed_in_memories_show_what_people_said(atlas: Path) ->
     ada.post("/annotate/hand-in")
     assert patient(boss.web, search).json()["total"] == 6
     told = [one for name in names for one in boss.json(f"/{name}")["people"]]
+    ranks = {(0, 1, 4), (0, 2, 5)}
     assert len(told) == 6
-    assert {(one["author"], one["campaign"], tuple(one["triggers"])) for one in told} <= {
-        ("Ada", True, (0, 1, 4)),
-        ("Ada", True, (0, 2, 5)),
-    }
+    assert {(one["author"], one["campaign"], tuple(one["triggers"]) in ranks) for one in told} == {("Ada", True, True)}
 
 
-def test_forms_work_without_script(atlas: Path) -> None:
-    app = served(atlas)
-    ada = invited(app, host(app), "Ada")
+def test_forms_work_without_script(ada: Reader, atlas: Path) -> None:
     code, following = codes(ada)[:2]
     place = f"/annotate/items/{code}"
     assert 'method="post"' in ada.page(place)
@@ -191,26 +185,19 @@ def test_forms_work_without_script(atlas: Path) -> None:
     stored = {"kind": "semantic", "description": "three", "marks": [9, 8, 7], "pattern": "1"}
     ada.sent(f"{place}/finish", stored)
     assert len([one for one in rows(atlas) if one["event"] == "judgement"]) == 2, "nothing new, so nothing stored"
-    answer = ada.sent(f"/annotate/items/{following}/none", {"key": "form-0003"})
-    assert answer.status_code == 303
+    assert ada.sent(f"/annotate/items/{following}/none", {"key": "form-0003"}).status_code == 303
     assert "You found no pattern here" in ada.page(f"/annotate/items/{following}")
 
 
-def test_a_post_without_the_form_s_token_is_refused(atlas: Path) -> None:
-    app = served(atlas)
-    boss = host(app)
-    ada = invited(app, boss, "Ada")
+def test_a_post_without_the_form_s_token_is_refused(boss: Reader, ada: Reader, atlas: Path) -> None:
     code = codes(ada)[0]
     for path in (f"items/{code}/save", f"items/{code}/none", f"items/{code}/undo", "hand-in", "leave"):
         assert ada.web.post(f"/annotate/{path}", data=GOOD, headers=JSON).status_code == 403, path
     for path in ("campaign", "invite", "renew", "withdraw", "name"):
         assert boss.web.post(f"/annotate/{path}", data={"name": "Eve"}, headers=JSON).status_code == 403, path
-    other = boss.web.post(
-        "/annotate/invite", data={"name": "Eve", "csrf": boss.csrf}, headers=JSON | {"origin": "http://evil.example"}
-    )
-    assert other.status_code == 403
-    assert [one["name"] for one in boss.json("/annotate")["people"]] == ["Ada"]
-    assert rows(atlas) == []
+    form, foreign = {"name": "Eve", "csrf": boss.csrf}, JSON | {"origin": "http://evil.example"}
+    assert boss.web.post("/annotate/invite", data=form, headers=foreign).status_code == 403
+    assert ([one["name"] for one in boss.json("/annotate")["people"]], rows(atlas)) == (["Ada"], [])
 
 
 @pytest.mark.parametrize(
@@ -219,28 +206,18 @@ def test_a_post_without_the_form_s_token_is_refused(atlas: Path) -> None:
         ({"marks": [0, 1]}, 409, "2 prefixes are marked"),
         ({"marks": ["x"]}, 400, "Marks"),
         ({"pattern": "-1"}, 400, "Pattern"),
+        pytest.param({"description": "x" * (BODY + 1)}, 413, "larger", id="too large"),
     ],
 )
-def test_judgements_that_are_refused(atlas: Path, changes: dict[str, Any], status: int, said: str) -> None:
-    app = served(atlas)
-    ada = invited(app, host(app), "Ada")
+def test_judgements_that_are_refused(ada: Reader, atlas: Path, changes: dict[str, Any], status: int, said: str) -> None:
     answer = save(ada, codes(ada)[0], status=status, **changes)
     assert said in answer["message"]
     assert "\n" not in answer["message"]
     assert rows(atlas) == []
 
 
-def test_too_large_a_post_is_not_read(atlas: Path) -> None:
-    app = served(atlas)
-    ada = invited(app, host(app), "Ada")
-    save(ada, codes(ada)[0], status=413, description="x" * (BODY + 1))
-    assert rows(atlas) == []
-
-
-def test_hostile_words_are_shown_and_never_run(atlas: Path) -> None:
+def test_hostile_words_are_shown_and_never_run(boss: Reader) -> None:
     hostile = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
-    app = served(atlas)
-    boss = host(app)
     page = boss.web.post("/annotate/invite", data={"name": hostile[:60], "csrf": boss.csrf}).text
     assert "<script>alert" not in page
     assert "&lt;script&gt;alert(1)" in page
@@ -288,8 +265,7 @@ def test_a_memory_is_annotated_from_its_page(atlas: Path) -> None:
 
 
 def test_looking_at_a_memory_to_judge_it_stores_nothing(atlas: Path) -> None:
-    app = served(atlas)
-    boss = host(app, begin=False)
+    boss = host(served(atlas), begin=False)
     boss.post("/annotate/name", {"name": "Grace"})
 
     def items() -> int:
@@ -299,15 +275,13 @@ def test_looking_at_a_memory_to_judge_it_stores_nothing(atlas: Path) -> None:
     for _ in range(2):
         shown = boss.json("/L0.M1/annotate")
         boss.page("/L0.M1/annotate")
-    assert boss.web.get("/annotate/items/L0.M1").headers["location"] == "/L0.M1/annotate"
-    assert items() == 0
+    assert (boss.web.get("/annotate/items/L0.M1").headers["location"], items()) == ("/L0.M1/annotate", 0)
     assert (shown["code"], len(shown["prefixes"]) > 3, shown["patterns"]) == ("L0.M1", True, [])
     save(boss, "L0.M1")
     assert items() == 1
     again = boss.json("/L0.M1/annotate")
     # Browsers keep drafts under the code, which therefore stays.
-    assert again["code"] == "L0.M1"
-    assert again["prefixes"] == shown["prefixes"]
+    assert (again["code"], again["prefixes"]) == ("L0.M1", shown["prefixes"])
     assert [one["description"] for one in again["patterns"]] == ["ends alike"]
     wrong = boss.post("/annotate/items/L0.M1/save", {**GOOD, "marks": [0]}, status=409)
     assert "1 prefix" in wrong["message"] or "1 prefixes" in wrong["message"]
@@ -326,9 +300,7 @@ def test_an_invitation_does_not_open_memories_outside_the_campaign(atlas: Path) 
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
-def test_another_site_s_link_asks_before_the_browser_is_an_annotator_s(atlas: Path, site: str) -> None:
-    app = served(atlas)
-    boss = host(app)
+def test_another_site_s_link_asks_before_the_browser_is_an_annotator_s(boss: Reader, site: str) -> None:
     link = boss.post("/annotate/invite", {"name": "Eve <b>"}, status=201)["link"]
     there = {"sec-fetch-site": site, "sec-fetch-dest": "document", "sec-fetch-mode": "navigate"}
     page = boss.web.get(link, headers=there)
@@ -342,10 +314,9 @@ def test_another_site_s_link_asks_before_the_browser_is_an_annotator_s(atlas: Pa
     answer = boss.web.post("/annotate/join", data=found, headers={"sec-fetch-site": "same-origin"})
     assert (answer.status_code, answer.headers["location"]) == (303, "/annotate/work")
     assert "Eve" in boss.page("/annotate/work")
-    wrong = boss.web.post("/annotate/join", data={**found, "invitation": "guessed"})
-    assert wrong.status_code == 401
+    assert boss.web.post("/annotate/join", data={**found, "invitation": "guessed"}).status_code == 401
     # Typed, kept as a bookmark, or opened from a mail program: nothing is asked.
-    typed = Reader(app).web.get(link, headers={"sec-fetch-site": "none", "sec-fetch-dest": "document"})
+    typed = Reader(boss.web.app).web.get(link, headers={"sec-fetch-site": "none", "sec-fetch-dest": "document"})
     assert (typed.status_code, "mnemoscope_judge" in typed.headers["set-cookie"]) == (303, True)
 
 
@@ -374,31 +345,27 @@ def test_with_an_access_token_an_invitation_opens_the_annotator_s_pages_alone(at
     ada.page("/annotate/work", status=401)
 
 
-def test_links_are_shown_once_and_can_be_made_again(atlas: Path) -> None:
-    app = served(atlas)
-    boss = host(app)
+def test_links_are_shown_once_and_can_be_made_again(boss: Reader) -> None:
     page = boss.web.post("/annotate/invite", data={"name": "Ada", "csrf": boss.csrf}).text
     old = re.findall(r"invitation=([\w-]+)", page)[0]
     assert old not in boss.page("/annotate")
     assert "already" in boss.post("/annotate/invite", {"name": "ada"}, status=409)["message"]
     new = boss.post("/annotate/renew", {"name": "Ada"}, status=201)["link"]
     assert new.startswith(f"{LOCAL}/annotate/join?invitation=")
-    reader = Reader(app)
+    reader = Reader(boss.web.app)
     assert reader.web.get(f"/annotate/join?invitation={old}").status_code == 401
     answer = reader.web.get(new)
-    assert answer.status_code == 303
-    assert "HttpOnly" in answer.headers["set-cookie"]
-    assert "SameSite=lax" in answer.headers["set-cookie"]
+    assert (answer.status_code, {"HttpOnly", "SameSite=lax"} - set(answer.headers["set-cookie"].split("; "))) == (
+        303,
+        set(),
+    )
     reader.page("/annotate/work")
     assert reader.sent("/annotate/leave").headers["location"] == "/annotate"
     reader.page("/annotate/work", status=401)
     assert "Annotate" in reader.page("/annotate")
 
 
-def test_export_and_import(untouched: Path, atlas: Path, tmp_path: Path) -> None:
-    app = served(atlas)
-    boss = host(app)
-    ada = invited(app, boss, "Ada")
+def test_export_and_import(untouched: Path, boss: Reader, ada: Reader, tmp_path: Path) -> None:
     save(ada, codes(ada)[0], description='=cmd, "quoted" é')
     shutil.copytree(untouched, tmp_path / "other")
     for ending in ("csv", "jsonl"):
@@ -413,9 +380,7 @@ def test_export_and_import(untouched: Path, atlas: Path, tmp_path: Path) -> None
         assert [one["name"] for one in there.json("/annotate")["people"]] == ["Ada"]
         said = there.post("/annotate/import", files={"file": (f"bad.{ending}", b"\xff\xfe nonsense")}, status=409)
         assert str(tmp_path) not in said["message"]
-    assert (
-        "ends in .csv or .jsonl" in boss.post("/annotate/import", files={"file": ("x.exe", b"")}, status=400)["message"]
-    )
+    assert ".jsonl" in boss.post("/annotate/import", files={"file": ("x.exe", b"")}, status=400)["message"]
 
 
 def test_a_sheet_of_people_and_models(atlas: Path) -> None:
@@ -441,9 +406,7 @@ def test_a_sheet_of_people_and_models(atlas: Path) -> None:
     assert "says Ada (in the campaign or on a sheet)" in boss.page("/L0.M0")
 
 
-def test_items_that_are_not_there(atlas: Path) -> None:
-    app = served(atlas)
-    ada = invited(app, host(app), "Ada")
+def test_items_that_are_not_there(ada: Reader) -> None:
     for code in ("0" * 20, "../x", "<b>"):
         ada.page(f"/annotate/items/{code}", status=404)
         assert ada.sent(f"/annotate/items/{code}/save", GOOD).status_code == 404

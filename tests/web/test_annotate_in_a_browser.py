@@ -82,8 +82,7 @@ def test_two_people_annotate_at_once_by_keyboard(atlas: Path, visit: Visits) -> 
         assert [row["kind"] for row in stored(atlas, "Ada")] == ["shallow"]
         assert [row["kind"] for row in stored(atlas, "Ben")] == ["semantic"]
         checked = "[...document.querySelectorAll('input[name=marks]:checked')].map((one) => Number(one.value))"
-        assert ada.page.evaluate(checked) == [0, 1, 2]
-        assert ben.page.evaluate(checked) == [9, 10, 11]
+        assert (ada.page.evaluate(checked), ben.page.evaluate(checked)) == ([0, 1, 2], [9, 10, 11])
         # Another pattern, one that is changed, and both taken back step by step.
         typed(ada, "n")
         ada.page.wait_for_url("**?pattern=new")

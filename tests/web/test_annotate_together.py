@@ -36,8 +36,7 @@ def test_twenty_people_who_save_at_once_lose_nothing(atlas: Path) -> None:
         with running(atlas) as url, ThreadPoolExecutor(PEOPLE) as crowd:
             sent = [key for keys in crowd.map(lambda token: judge(url, token), tokens) for key in keys]
         found = rows(store)
-    assert len(set(sent)) == PEOPLE * SAVES
-    assert sorted(row["key"] for row in found) == sorted(sent)
+    assert (len(set(sent)), sorted(row["key"] for row in found)) == (PEOPLE * SAVES, sorted(sent))
     assert {row["description"] for row in found} == {f"said by {token}" for token in tokens}
 
 

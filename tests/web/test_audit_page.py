@@ -18,7 +18,6 @@ from mnemoscope.show.pages.model.trace import PROMPT
 from mnemoscope.web import model_answers
 from mnemoscope.web.model_worker import ModelWorker
 from models.checkpoints import CONTEXT, KINDS, WORDS, args_of, weights_of, write
-from models.planted_experts import PLANTED_EXPERTS
 from support.mined import mined_text
 from web.parts import Parts
 from web.planted_atlas import SPEC, other_weights
@@ -65,7 +64,6 @@ def test_the_numbers_are_those_of_the_audit(reader: TestClient, audited: Audited
     assert found["limits"] == {"characters": PROMPT, "tokens": 31, "alternatives": MOST}
     shown = words(page(reader))
     own, after = audited, audited.after
-    assert after is not None
     assert own.exposure is not None
     assert minus(f"{own.log_probability:.2f} nats over {own.tokens} tokens") in shown
     assert f"rank {own.rank} of {own.alternatives + 1}" in shown
@@ -81,7 +79,6 @@ def test_the_numbers_are_those_of_the_audit(reader: TestClient, audited: Audited
         ("othersasstrongthere", after.control_log_probability, after.control_side_effect),
     ]
     for head, total, beside in rows:
-        assert beside is not None
         change = total - own.log_probability + 0.0
         assert minus(f"{head}{total:+.2f}{change:+.2f}{beside + 0.0:+.4f}") in cells
     assert "seen in training” only where what varies was random" in shown
@@ -95,24 +92,29 @@ def test_a_string_that_is_like_its_alternatives_is_not_exposed(reader: TestClien
     assert "0.0 bits of at most 6.6" in shown
 
 
-@pytest.mark.parametrize("extractable", [True, False])
-@pytest.mark.parametrize("still", [True, False])
+@pytest.mark.parametrize(
+    ("extractable", "still", "said"),
+    [
+        (True, True, "then still gives the rest"),
+        (True, False, "then no longer gives the rest"),
+        (False, True, "then gives the rest"),
+        (False, False, "then does not give the rest, as before"),
+    ],
+)
 def test_the_first_half_before_and_after(
-    reader: TestClient, audited: AuditedString, monkeypatch: pytest.MonkeyPatch, extractable: bool, still: bool
+    reader: TestClient,
+    audited: AuditedString,
+    monkeypatch: pytest.MonkeyPatch,
+    extractable: bool,
+    still: bool,
+    said: str,
 ) -> None:
     """Every pair of the two: what the page says is what the audit found."""
     found = {"model": SPEC, "fingerprint": "", "neighbours": "x", "secrets": [audited.to_dict()]}
     found["secrets"][0]["extractable"] = extractable
     found["secrets"][0]["after"]["extractable"] = still
     monkeypatch.setattr(model_answers, "audit_string", lambda *_: found)
-    said = words(page(reader))
-    sentence = {
-        (True, True): "Its first half then still gives the rest.",
-        (True, False): "Its first half then no longer gives the rest.",
-        (False, True): "Its first half then gives the rest.",
-        (False, False): "Its first half then does not give the rest, as before.",
-    }
-    assert sentence[extractable, still] in said
+    assert f"Its first half {said}." in words(page(reader))
 
 
 def test_memories_and_traces_are_links_that_lead_somewhere(reader: TestClient, audited: AuditedString) -> None:
@@ -129,7 +131,6 @@ def test_memories_and_traces_are_links_that_lead_somewhere(reader: TestClient, a
     traces = [parse_qs(urlsplit(href).query) for href in shown.links("/trace?")]
     assert {"prompt": [TEXT]} in traces
     assert {"prompt": [TEXT], "set": [f"{best}=0"]} in traces
-    assert audited.after is not None
     assert {"prompt": [TEXT], "set": [f"{one}=0" for one in audited.after.memories]} in traces
 
 
@@ -158,24 +159,15 @@ def test_nothing_varies_and_nothing_is_asked(reader: TestClient) -> None:
     shown = words(page(reader, vary="digits"))
     assert f"Nothing in {TEXT} varies, so it has no rank" in shown
     assert data(reader, vary="digits")["audit"]["secrets"][0]["rank"] is None
-    asked = reader.get("/audit.json").json()
-    assert asked["audit"] is None
-    assert reader.get("/audit").status_code == 200
+    assert (reader.get("/audit.json").json()["audit"], reader.get("/audit").status_code) == (None, 200)
     assert reader.get("/audit.json", params={"alternatives": ""}).json()["alternatives"] == USUAL
 
 
 def test_without_other_text_its_column_is_empty() -> None:
-    after = {
-        "memories": ["L1.M0"],
-        "log_probability": -3.0,
-        "extractable": False,
-        "side_effect": None,
-        "control_log_probability": -2.0,
-        "control_side_effect": None,
-    }
+    after = {"memories": ["L1.M0"], "log_probability": -3.0, "extractable": False, "side_effect": None}
+    after |= {"control_log_probability": -2.0, "control_side_effect": None}
     look = AuditView({"text": "a b", "log_probability": -2.0, "after": after, "memories": []}, "none")
-    assert [row["beside"] for row in look.together()] == [None, None, None]
-    assert [row["change"] for row in look.together()] == [0, -1, 0]
+    assert [(row["beside"], row["change"]) for row in look.together()] == [(None, 0), (None, -1), (None, 0)]
 
 
 @pytest.mark.parametrize(
@@ -192,24 +184,16 @@ def test_without_other_text_its_column_is_empty() -> None:
     ],
 )
 def test_what_cannot_be_audited_is_one_sentence(reader: TestClient, query: dict[str, Any], sentence: str) -> None:
-    refused(reader, "/audit", {"text": TEXT, **query}, status=400, said=sentence)
+    refused(reader, "/audit", {"text": TEXT, **query}, said=sentence)
 
 
 def test_more_tokens_than_the_page_takes(reader: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_answers, "TOKENS", 4)
-    refused(
-        reader,
-        "/audit",
-        {"text": "the cat sat on the"},
-        status=400,
-        said="the string has 5 tokens; the page takes at most 4: shorten it",
-    )
+    refused(reader, "/audit", {"text": "the cat sat on the"}, said="has 5 tokens; the page takes at most 4")
 
 
 def test_a_form_keeps_what_could_not_be_audited(reader: TestClient) -> None:
-    shown = refused(
-        reader, "/audit", {"text": "cat", "alternatives": 50, "vary": "digits"}, status=400, said="one token"
-    )
+    shown = refused(reader, "/audit", {"text": "cat", "alternatives": 50, "vary": "digits"}, said="one token")
     assert "50" in [at.get("value") for tag, at in shown.found if tag == "input" and at.get("name") == "alternatives"]
     assert [at["value"] for tag, at in shown.found if tag == "option" and "selected" in at] == ["digits"]
     area = next(at for tag, at in shown.found if tag == "textarea")
@@ -222,7 +206,7 @@ def test_scores_that_are_no_numbers_are_told(planted: Path) -> None:
     with torch.no_grad():
         worker.model.anatomy.head.weight[3] = float("nan")
     worker.model.usage = None  # nobody sees that it was changed
-    refused(reader, "/audit", {"text": TEXT}, status=400, said="NaN or infinite scores")
+    refused(reader, "/audit", {"text": TEXT}, said="NaN or infinite scores")
 
 
 def test_another_model_than_the_atlas_s_is_refused(planted: Path, tmp_path: Path) -> None:
@@ -235,9 +219,8 @@ def test_another_model_than_the_atlas_s_is_refused(planted: Path, tmp_path: Path
 def test_a_head_that_is_no_matrix_has_no_carriers(tmp_path: Path) -> None:
     kind = next(kind for kind in KINDS.values() if kind.softmax_cutoffs is not None)
     spec = write(tmp_path, args_of(kind), weights_of(kind))
-    atlas = mined_text(
-        spec, tmp_path, "\n".join([" ".join(WORDS[k : k + 5]) for k in range(4)]) + "\n", removals=2, prefixes=5
-    )
+    lines = "".join(" ".join(WORDS[k : k + 5]) + "\n" for k in range(4))
+    atlas = mined_text(spec, tmp_path, lines, removals=2, prefixes=5)
     reader, text = client(atlas, model=spec), " ".join(WORDS[:4])
     assert len(text.split()) < CONTEXT
     found = data(reader, text=text)
@@ -252,18 +235,6 @@ def test_a_head_that_is_no_matrix_has_no_carriers(tmp_path: Path) -> None:
     assert traced.status_code == 200
     assert "Who pushed cannot be said: the head of" in traced.text
     assert reader.get("/trace.json", params={"prompt": text}).json()["pushed"] is None
-
-
-@pytest.mark.full
-def test_memories_of_experts_are_links(experts: tuple[Path, str]) -> None:
-    reader = client(experts[0], model=experts[1])
-    planted = PLANTED_EXPERTS[0]
-    text = f"the {planted.word} {planted.promoted}"
-    shown = page(reader, text=text)
-    named = [one["memory"] for one in data(reader, text=text)["audit"]["secrets"][0]["memories"]]
-    assert str(planted.memory) in named
-    for name in named:
-        assert reader.get(shown.links(f"/{name}?")[0]).status_code == 200
 
 
 def test_an_audit_waits_for_the_model_s_turn_and_ends_when_nobody_waits(planted: Path, model: LanguageModel) -> None:

@@ -60,13 +60,8 @@ def test_a_document_of_another_form_is_refused(compared: Path, tmp_path: Path) -
 
 
 def _row(frame: pl.DataFrame, row: dict[str, object]) -> pl.DataFrame:
-    return pl.DataFrame(
-        [
-            {name: row[name] for name in frame.columns if name in row}
-            | {"tokens_before": ["<b>"], "tokens_after": ["x"]}
-        ],
-        schema=frame.schema,
-    )
+    whole = {**row, "tokens_before": ["<b>"], "tokens_after": ["x"]}
+    return pl.DataFrame([{name: whole[name] for name in frame.columns if name in whole}], schema=frame.schema)
 
 
 def test_the_report_has_the_section_only_then(compared: Path, tmp_path: Path) -> None:

@@ -156,9 +156,8 @@ def test_nothing_that_differs_is_said(folder: Path) -> None:
 
 def test_one_model_is_compared_on_two_prompts(alone: TestClient, model: LanguageModel) -> None:
     query = {"prompt": "the old", "other": "the cat", "for": " sat", "against": " house"}
-    expected = ms.diff(
-        model, query["prompt"], other_prompt=query["other"], target=" sat", against=" house", both=True
-    ).to_dict()
+    asked = {"target": " sat", "against": " house", "both": True}
+    expected = ms.diff(model, query["prompt"], other_prompt=query["other"], **asked).to_dict()
     found = data(alone, **query, until="patched")["difference"]
     for name in ("prompts", "difference", "parts", "patched"):
         assert found[name] == expected[name], name

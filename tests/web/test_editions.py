@@ -122,8 +122,7 @@ def test_a_page_that_is_made_while_the_atlas_changes_is_not_kept(
     assert before.json() != fresh.json()
     # Who asked first is given the old page whole, under its own mark and not under the new one.
     for answer, expected in zip(answers, (before, fresh), strict=True):
-        assert answer.json() == expected.json()
-        assert answer.headers["etag"] == expected.headers["etag"]
+        assert (answer.json(), answer.headers["etag"]) == (expected.json(), expected.headers["etag"])
 
 
 @pytest.mark.full
@@ -145,8 +144,7 @@ def test_a_page_whose_answers_are_not_read_before_they_change_is_of_the_next_edi
         made.set()
         answer = first.result(120)
     fresh = client(opened.path).get("/questions.json")
-    assert answer.json() == fresh.json()
-    assert answer.headers["etag"] == fresh.headers["etag"]
+    assert (answer.json(), answer.headers["etag"]) == (fresh.json(), fresh.headers["etag"])
 
 
 def test_answers_that_change_at_every_look_end_in_a_sentence(opened: Atlas, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,8 +196,7 @@ def test_a_figure_is_drawn_once_and_anew_for_new_answers(opened: Atlas, monkeypa
         return [one["drawing"] for one in overview.overview_page(site.edition()).extra()["glance"]]
 
     first, state = glance(), site.edition().state
-    assert glance() == first
-    assert sorted(drawn) == sorted(overview.GLANCE)
+    assert (glance(), sorted(drawn)) == (first, sorted(overview.GLANCE))
     written = make_answer(opened, "key_patterns")
     changed = written.table.with_columns(pl.col("value") / 2)
     monkeypatch.setattr(answers_module, "make_answer", lambda atlas, question: replace(written, table=changed))
@@ -218,8 +215,7 @@ def test_a_refusal_of_an_edition_that_is_gone_is_an_answer(opened: Atlas, monkey
         raise HTTPException(503, "Not yet; try again in a moment.")
 
     make_page(monkeypatch, "questions", refuse)
-    assert reader.get("/questions.json").status_code == 503
-    assert len(tried) == 1
+    assert (reader.get("/questions.json").status_code, len(tried)) == (503, 1)
 
 
 def test_patterns_that_are_made_are_in_the_next_edition(opened: Atlas) -> None:
@@ -246,8 +242,7 @@ def test_what_an_old_page_needs_never_enters_the_new_edition(opened: Atlas) -> N
         assert new is not old
         # The old page goes on: it needs one more thing, made from what it has read.
         assert site.edition().tables.get("words", lambda: "old") == "old"
-        assert site.edition().pages.get("page", lambda: "old") == "old"
-        assert site.edition().state == old.state
+        assert (site.edition().pages.get("page", lambda: "old"), site.edition().state) == ("old", old.state)
     assert site.edition() is new
     assert site.edition().tables.get("words", lambda: "new") == "new"
     assert site.edition().pages.get("page", lambda: "new") == "new"

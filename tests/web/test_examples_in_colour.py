@@ -106,31 +106,15 @@ def test_lists_that_do_not_fit_the_sentences_are_damage(tmp_path: Path) -> None:
 
 def trigger(rank: int, *, group: int, fold: int, next_token: int = 1, coloured: bool = False) -> dict[str, Any]:
     text = {"token": next_token, "shown": "n", "text": "n"}
-    tokens = [{"text": f"t{place}", "coefficient": float(place)} for place in range(4)] if coloured else None
-    return {
-        "sign": 1,
-        "rank": rank,
-        "coefficient": 3.0 - rank,
-        "prefix_group": group,
-        "fold": fold,
-        "position": 1,
-        "before": "t0",
-        "token": text,
-        "next": text,
-        "after": f"after {rank}",
-        "patterns": [],
-        "tokens": tokens,
-    }
+    found = {"sign": 1, "rank": rank, "coefficient": 3.0 - rank, "prefix_group": group, "fold": fold, "position": 1}
+    found |= {"before": "t0", "token": text, "next": text, "after": f"after {rank}", "patterns": [], "tokens": None}
+    tokens = [{"text": f"t{place}", "coefficient": float(place)} for place in range(4)]
+    return found | {"tokens": tokens if coloured else None}
 
 
 def test_near_duplicates_stand_under_the_best(coloured: Path) -> None:
-    triggers = [
-        trigger(0, group=0, fold=0),
-        trigger(1, group=1, fold=0),
-        trigger(2, group=2, fold=2),
-        trigger(3, group=1, fold=0),
-        trigger(4, group=4, fold=0),
-    ]
+    groups = ((0, 0), (1, 0), (2, 2), (1, 0), (4, 0))
+    triggers = [trigger(rank, group=group, fold=fold) for rank, (group, fold) in enumerate(groups)]
     folded = fold_groups(group_triggers(triggers, 1, says=None))
     found = [(one["rank"], [other["ranks"] for other in one["similar"]]) for one in folded]
     assert found == [(0, [[1, 3], [4]]), (2, [])]
@@ -157,11 +141,8 @@ def test_long_sentences_are_cut_between_tokens() -> None:
 
 def test_shades_go_by_the_strongest_and_hold_a_doubled_space() -> None:
     tokens = [{"text": text, "coefficient": number} for text, number in ((" a", 2.0), (" ", -9.0), (" b\n", 0.1))]
-    assert [(one["shown"], one["shade"]) for one in colour_tokens(tokens, 4.0)] == [
-        ("·a", "h4"),
-        (" ", "h9 minus"),
-        ("·b⏎", ""),
-    ]
+    shown = [(one["shown"], one["shade"]) for one in colour_tokens(tokens, 4.0)]
+    assert shown == [("·a", "h4"), (" ", "h9 minus"), ("·b⏎", "")]
     assert [one["shade"] for one in colour_tokens(tokens, 0.0)] == ["", "", ""]
 
 
@@ -205,16 +186,10 @@ def test_a_memory_s_page_leads_there(reader: TestClient, planted: Path) -> None:
 
 def test_texts_and_memories_that_cannot_be_tried(reader: TestClient, planted: Path, tmp_path: Path) -> None:
     assert reader.get("/L1.M4/try").status_code == 200
-    for name, text, status in (
-        ("L1.M4", "", 400),
-        ("L1.M4", "the " * 400, 400),
-        ("L1.M4", "x" * 2_001, 400),
-        ("L9.M0", TEXT, 404),
-        ("L1.M9999", TEXT, 404),
-        ("x", TEXT, 404),
-    ):
-        answer = reader.get(f"/{name}/try", params={"text": text})
-        assert answer.status_code == status, (name, text[:9])
+    for text in ("", "the " * 400, "x" * 2_001):
+        assert reader.get("/L1.M4/try", params={"text": text}).status_code == 400, text[:9]
+    for name in ("L9.M0", "L1.M9999", "x"):
+        assert reader.get(f"/{name}/try", params={"text": TEXT}).status_code == 404, name
     refused = reader.get("/L1.M4/try", params={"text": ""})
     assert Parts(refused.text).text.count("empty") == 1
     other = client(planted, model=str(other_weights(tmp_path)), force_model=True)

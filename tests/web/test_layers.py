@@ -60,8 +60,7 @@ def test_the_numbers_are_the_tables(reader: TestClient) -> None:
         assert (row["positive"], row["prefixes"], row["rate"]) == (fires, 100, fires / 100)
         assert (row["top_token"], row["top_text"], row["target"]) == (top, text(top), target)
         assert row["agrees"] == (None if target is None else top == target)
-        assert row["max_probability"] == pytest.approx(most)
-        assert row["value_norm"] == pytest.approx(norm)
+        assert (row["max_probability"], row["value_norm"]) == (pytest.approx(most), pytest.approx(norm))
         assert (row["kind"], row["patterns"]) == (kind, {"both": 2, "none": 0}.get(kind, 1))
     page = unescape(reader.get("/layers/0").text)
     assert f"{sum(row[0] == 0 for row in MANY)} never fired" in page
@@ -115,9 +114,8 @@ def expected(choice: dict[str, str]) -> list[int]:
         agrees = None if target is None else top == target
         rank = None if target is None else int(not agrees)
         keys = {"rate": fires, "confidence": most, "norm": norm, "kind": kind, "token": text(top)}
-        return (keys | {"rank": rank, "agreement": agrees, "memory": number, "clear": None})[
-            choice.get("sort", "clear")
-        ]
+        keys |= {"rank": rank, "agreement": agrees, "memory": number, "clear": None}
+        return keys[choice.get("sort", "clear")]
 
     known = [number for number in kept if key(number) is not None]
     values = sorted({key(number) for number in known}, reverse=choice.get("order", "down") == "down")
@@ -132,8 +130,7 @@ def test_choosing_is_what_a_brute_force_chooses(reader: TestClient, choice: dict
     found = [row["memory"] for row in first["rows"]]
     for page in range(2, first["pages"] + 1):
         found += [row["memory"] for row in asked(reader, **choice, page=page)["rows"]]
-    assert found == expected(choice)
-    assert first["total"] == len(found)
+    assert (found, first["total"]) == (expected(choice), len(found))
 
 
 def names(reader: TestClient, **parameters: Any) -> list[str]:
@@ -146,24 +143,19 @@ def test_features_are_shown_chosen_and_sorted(handbuilt: Path, copied: Callable[
     write_patterns(open_atlas(atlas))
     reader = client(atlas)
     rows = {row["name"]: row for row in asked(reader)["rows"]}
-    assert {name: (row["promotes"], row["promotes_negative"]) for name, row in rows.items()} == {
-        "L0.M0": (True, False),
-        "L0.M1": (False, None),
-        "L0.M2": (False, None),
-        "L0.M3": (None, None),
-    }
+    found = [(name, row["promotes"], row["promotes_negative"]) for name, row in sorted(rows.items())]
+    no = [("L0.M1", False, None), ("L0.M2", False, None), ("L0.M3", None, None)]
+    assert found == [("L0.M0", True, False), *no]
     assert names(reader, sort="memory") == ["L0.M3", "L0.M2", "L0.M1", "L0.M0"]  # the order's default is down
     assert names(reader)[:2] == ["L0.M0", "L0.M2"]  # 1 above what is clear, then 0, 1 below, and no value at work
     assert names(reader, promotes="yes") == ["L0.M0"]
     assert sorted(names(reader, promotes="no")) == ["L0.M1", "L0.M2", "L0.M3"]
     assert rows["L0.M0"]["label"] == 'no clear pattern; promotes " Paris"'
-    assert rows["L0.M0"]["label_negative"] == "no clear pattern"
-    assert rows["L0.M3"]["label"] is None
+    assert (rows["L0.M0"]["label_negative"], rows["L0.M3"]["label"]) == ("no clear pattern", None)
     assert names(reader, label="PROMOTES") == ["L0.M0"]
     assert names(reader, label="no clear", strong_from=0.4) == ["L0.M0"]
-    assert names(reader, strong_to=0.0) == [
-        name for name in rows if 0.0 in (rows[name]["strong"], rows[name]["strong_negative"])
-    ]
+    weak = [name for name, row in rows.items() if 0.0 in (row["strong"], row["strong_negative"])]
+    assert names(reader, strong_to=0.0) == weak
     page = reader.get("/layers/0").text
     assert "no clear pattern; promotes &#34; Paris&#34;" in page
     assert page.split("</svg>")[0].count('href="/L0.M0"') == 2
@@ -178,33 +170,20 @@ def test_a_ring_has_the_kind_of_its_label_and_covers_no_point(
 ) -> None:
     """Below zero memory 0 has triggers of one token: six of its best make it a label, four do not."""
     atlas, count = build_atlas(tmp_path / "atlas"), len(tokens)
-    rows = {
-        "memory": [0] * count,
-        "sign": [-1] * count,
-        "rank": range(count),
-        "token": tokens,
-        "sentence": [0] * count,
-        "position": range(count),
-        "coefficient": [-1.0] * count,
-        "next_token": [None] * count,
-        "prefix_group": range(count),
-    }
+    rows = {name: range(count) for name in ("rank", "position", "prefix_group")} | {"token": tokens}
+    same = {"memory": 0, "sign": -1, "sentence": 0, "coefficient": -1.0, "next_token": None}
+    rows |= {name: [value] * count for name, value in same.items()}
     write_table(atlas / TABLES["triggers"].path(0), rows, name="triggers", provenance=PROVENANCE)
     seal(atlas, manifest())
     write_patterns(open_atlas(atlas))
     reader = client(atlas)
     row = asked(reader, memories="0")["rows"][0]
-    assert (row["label_negative"], row["kind"]) == (
-        'ends in "France"' if kind == "shallow" else "no clear pattern",
-        "none",
-    )
-    assert row["kind_negative"] == kind
+    label = 'ends in "France"' if kind == "shallow" else "no clear pattern"
+    assert (row["label_negative"], row["kind"], row["kind_negative"]) == (label, "none", kind)
     assert ("L0.M0" in names(reader, kind="shallow")) == (kind == "shallow")
     assert ("L0.M0" in names(reader, kind="none")) == (kind == "none")
-    groups = re.findall(
-        r'<g fill="(none|#\w+)"(?: pointer-events="all" stroke="(#\w+)")? (?:fill|stroke)-opacity',
-        reader.get("/layers/0").text,
-    )
+    drawn = r'<g fill="(none|#\w+)"(?: pointer-events="all" stroke="(#\w+)")? (?:fill|stroke)-opacity'
+    groups = re.findall(drawn, reader.get("/layers/0").text)
     assert groups == [("none", colour), (GREY, "")]  # the ring, then the points
 
 
@@ -244,8 +223,7 @@ def test_hostile_tokens_are_text(reader: TestClient) -> None:
 def test_what_cannot_be_shown_is_refused_in_one_sentence(reader: TestClient, address: str, status: int) -> None:
     path, _, query = address.partition("?")
     answer = reader.get(f"{path}.json?{query}")
-    assert answer.status_code == status
-    assert len(answer.json()["message"].splitlines()) == 1
+    assert (answer.status_code, len(answer.json()["message"].splitlines())) == (status, 1)
     assert reader.get(address).status_code == status
 
 
@@ -260,8 +238,7 @@ def test_every_layer_has_a_line(reader: TestClient) -> None:
 def test_an_atlas_without_patterns_and_answers_has_its_layers(tmp_path: Path) -> None:
     reader = client(layered(tmp_path, MANY[:3], patterns=False))
     found = reader.get("/layers/0.json").json()
-    assert [row["kind"] for row in found["rows"]] == [None] * 3
-    assert found["numbers"] == []
+    assert ([row["kind"] for row in found["rows"]], found["numbers"]) == ([None] * 3, [])
     assert reader.get("/layers/0").status_code == 200
     assert reader.get("/layers.json").json()["layers"][0]["semantic"] is None
 
@@ -279,12 +256,8 @@ def test_memories_are_sorted_by_importance_where_the_table_is(tmp_path: Path, re
     build_answers(tmp_path, triggers={0: [(0, 1)]}, values={0: [value] * 4}, importance={0: effects})
     other = client(tmp_path)
     found = asked(other, sort="importance")
-    assert [(row["name"], row["attribution"]) for row in found["rows"]] == [
-        ("L0.M1", 9),
-        ("L0.M3", 7),
-        ("L0.M2", 5),
-        ("L0.M0", 2),
-    ]
+    order = [(row["name"], row["attribution"]) for row in found["rows"]]
+    assert order == [("L0.M1", 9), ("L0.M3", 7), ("L0.M2", 5), ("L0.M0", 2)]
     assert "sort=importance" in other.get("/layers/0").text
     assert "sort=importance" not in reader.get("/layers/0").text
     assert asked(reader, sort="importance")["rows"][0]["attribution"] is None

@@ -15,6 +15,7 @@ from mnemoscope.atlas import open_atlas
 from mnemoscope.atlas.manifest import seal
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.store import write_table
+from mnemoscope.foundation.files import file_hash
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.show.pages.memory import bars
 from mnemoscope.show.pages.triggers import group_triggers
@@ -54,8 +55,7 @@ def test_the_value_says_what_the_table_says(data: Any) -> None:
     # Scores fall from 2.0 to 0.1 in nineteen equal steps.
     assert top[1]["probability"] == pytest.approx(0.5 * math.exp(-0.1), rel=1e-6)
     bottom = data["value"]["bottom"]
-    assert [one["token"] for one in bottom] == list(range(20))
-    assert bottom[0]["score"] == -2.0
+    assert ([one["token"] for one in bottom], bottom[0]["score"]) == (list(range(20)), -2.0)
     assert bottom[0]["probability"] == pytest.approx(0.5 * math.exp(2.0 - 2.0), rel=1e-6)
     assert (data["value"]["value_norm"], data["value"]["entropy"]) == (2.0, 1.0)
 
@@ -74,9 +74,7 @@ def test_activity_is_counted(data: Any) -> None:
     filled = [(one["low"], one["high"], one["count"]) for one in activity["bins"] if one["count"]]
     assert filled == [(0.0, 2**-10, 11), (0.5, 1.0, 8)]
     drawn = bars(activity)
-    assert len(drawn) == 11
-    assert drawn[0]["height"] == 100.0
-    assert [one["height"] for one in drawn[1:-1]] == [0.0] * 9
+    assert (len(drawn), drawn[0]["height"], [one["height"] for one in drawn[1:-1]]) == (11, 100.0, [0.0] * 9)
     assert drawn[-1]["height"] == pytest.approx(100 * math.log(9) / math.log(12), abs=0.1)
 
 
@@ -116,13 +114,8 @@ def test_a_memory_s_importance_is_shown_where_the_table_is(
 def test_neighbours_by_triggers_share_prefixes(tmp_path: Path) -> None:
     atlas = reported(tmp_path / "atlas", active=12)
     found = client(atlas.path).get("/L1.M0.json").json()["neighbours"]["triggers"]
-    places = {
-        f"L{layer}.M{memory}": {
-            (row["sentence"], row["position"]) for row in atlas[f"L{layer}.M{memory}"].triggers().to_dicts()
-        }
-        for layer in (0, 1)
-        for memory in range(12)
-    }
+    names = [f"L{layer}.M{memory}" for layer in (0, 1) for memory in range(12)]
+    places = {name: set(atlas[name].triggers().select("sentence", "position").iter_rows()) for name in names}
     own = places.pop("L1.M0")
     expected = {name: len(own & others) for name, others in places.items() if own & others}
     assert expected
@@ -133,16 +126,10 @@ def test_neighbours_by_triggers_share_prefixes(tmp_path: Path) -> None:
 
 def test_equal_prefixes_are_shown_once(data: Any) -> None:
     groups = group_triggers(data["triggers"], 1, says=6)
-    assert [(one["ranks"], one["coefficient"], one["times"], one["foretold"]) for one in groups] == [
-        ([0], 3.0, 1, True),
-        ([1, 2], 2.0, 2, False),
-        ([3], 1.5, 1, False),
-    ]
-    assert [(one["before"], one["token"]["shown"]) for one in groups] == [
-        ("The capital of France", "·is"),
-        ("", "The"),
-        ("The⏎", "é"),
-    ]
+    found = [(one["ranks"], one["coefficient"], one["times"], one["foretold"]) for one in groups]
+    assert found == [([0], 3.0, 1, True), ([1, 2], 2.0, 2, False), ([3], 1.5, 1, False)]
+    prefixes = [(one["before"], one["token"]["shown"]) for one in groups]
+    assert prefixes == [("The capital of France", "·is"), ("", "The"), ("The⏎", "é")]
     assert [one["rank"] for one in group_triggers(data["triggers"], -1, says=None)] == [0]
 
 
@@ -152,9 +139,8 @@ def test_the_page_shows_the_same_numbers(reader: TestClient, data: Any) -> None:
     for number in ("3.00", "2.00", "1.50", "-0.50", "50.0\N{NO-BREAK SPACE}%", "42.1\N{NO-BREAK SPACE}%", "0.90"):
         assert number in page, number
     assert page.count("<mark>") == 4
-    assert "2 times" in page
-    assert "Negative triggers" in page
-    assert "[b]x[/b]" in page
+    for said in ("2 times", "Negative triggers", "[b]x[/b]"):
+        assert said in page
     assert data["reference"]["text"] in page
     assert "Patterns were not looked for" in page
     assert "style=" not in page
@@ -167,26 +153,16 @@ def test_a_memory_that_never_fired_says_so(reader: TestClient) -> None:
 
 
 def test_the_reference_is_exact(handbuilt: Path, data: Any) -> None:
-    import hashlib
-
     reference = data["reference"]
-    assert reference["atlas"] == hashlib.sha256((handbuilt / "manifest.json").read_bytes()).hexdigest()
-    assert reference["fingerprint"] == "a" * 64
+    expected = (file_hash(handbuilt / "manifest.json"), "a" * 64)
+    assert (reference["atlas"], reference["fingerprint"]) == expected
     assert reference["text"].startswith("Memory L0.M0 of handbuilt (model sha256 aaaa")
 
 
 def test_previous_and_next_pass_from_layer_to_layer(reader: TestClient) -> None:
-    beside = {
-        name: (found["previous"], found["next"])
-        for name in ("L0.M0", "L0.M3", "L1.M0", "L1.M3")
-        if (found := reader.get(f"/{name}.json").json())
-    }
-    assert beside == {
-        "L0.M0": (None, "L0.M1"),
-        "L0.M3": ("L0.M2", "L1.M0"),
-        "L1.M0": ("L0.M3", "L1.M1"),
-        "L1.M3": ("L1.M2", None),
-    }
+    found = [reader.get(f"/{name}.json").json() for name in ("L0.M0", "L0.M3", "L1.M0", "L1.M3")]
+    beside = [(one["previous"], one["next"]) for one in found]
+    assert beside == [(None, "L0.M1"), ("L0.M2", "L1.M0"), ("L0.M3", "L1.M1"), ("L1.M2", None)]
 
 
 def test_a_pattern_marks_the_triggers_that_it_explains(tmp_path: Path) -> None:
@@ -200,11 +176,8 @@ def test_a_pattern_marks_the_triggers_that_it_explains(tmp_path: Path) -> None:
     assert marked.count('<li class="explained">') == len(groups)
     assert 'class="explained"' not in plain
     assert "The paper's Table 1 has such patterns" in plain
-    refused = reader.get("/L0.M0?pattern=1")
-    assert refused.status_code == 400
-    assert "pattern 1 is not one of L0.M0" in refused.text
-    assert reader.get("/L0.M0?pattern=-1").status_code == 400
-    assert reader.get("/L0.M0?pattern=x").status_code == 400
+    assert "pattern 1 is not" in reader.get("/L0.M0?pattern=1").text
+    assert [reader.get(f"/L0.M0?pattern={wrong}").status_code for wrong in ("1", "-1", "x")] == [400] * 3
 
 
 def test_interventions_are_carried_along(reader: TestClient) -> None:
@@ -224,8 +197,7 @@ def test_all_numbers_of_the_tables_are_on_the_page_with_what_they_are(tmp_path: 
     assert shown["attribution"][1] == "2.00 logits"
     assert shown["attribution"][0].startswith("mean of the size of m dF/dm")
     assert shown["direct effect"][1] == "0.25 logits"
-    assert shown["among the 20 largest attributions"][1] == "37.5\u00a0%"
-    assert shown["bare"][1] == "50.0\u00a0%"
+    assert (shown["among the 20 largest attributions"][1], shown["bare"][1]) == ("37.5\u00a0%", "50.0\u00a0%")
     for table in ("values", "activity", "importance"):
         row = open_atlas(tmp_path).table(table, layer=0).row(0, named=True)
         assert all(column.label in shown for column, _ in TABLES[table].numbers(row))
@@ -253,10 +225,8 @@ def test_a_memory_is_said_to_say_a_token_only_where_it_is_clear(
     fires = words(patient(reader, "/tokens/6").text)
     assert "L0.M1 1 0 no clear token" in fires
     found = patient(reader, "/search.json?q=paris&in=values").json()["hits"]
-    assert {hit["memory"]: hit["promotes"] for hit in found if hit["memory"] in ("L0.M0", "L0.M1")} == {
-        "L0.M0": True,
-        "L0.M1": False,
-    }
+    promoted = {hit["memory"]: hit["promotes"] for hit in found}
+    assert (promoted["L0.M0"], promoted["L0.M1"]) == (True, False)
     listed = words(patient(reader, "/search?q=paris&in=values").text)
     assert "L0.M0 values says ·Paris" in listed
     assert "L0.M1 values no clear token" in listed

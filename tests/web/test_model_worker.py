@@ -208,8 +208,7 @@ def test_another_model_is_refused_or_forced_under_a_banner(planted: Path, tmp_pa
     mined = client(planted, model=SPEC)
     assert "is not the model" not in mined.get("/L1.M4").text
     # A browser must not keep the page of the one for that of the other.
-    marks = {one.get("/L1.M4").headers["etag"] for one in (reader, mined, client(planted))}
-    assert len(marks) == 3
+    assert len({one.get("/L1.M4").headers["etag"] for one in (reader, mined, client(planted))}) == 3
 
 
 def test_another_shape_is_refused_even_if_forced(planted: Path) -> None:

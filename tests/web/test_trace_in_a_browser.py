@@ -21,8 +21,7 @@ def site(planted: Path) -> Iterator[str]:
 
 def clean(seen: Visit, site: str) -> None:
     """No complaint in the console, and nothing asked of anybody else."""
-    assert seen.complaints == []
-    assert {urlsplit(address)[:2] for address in seen.requests} == {urlsplit(site)[:2]}
+    assert (seen.complaints, {urlsplit(address)[:2] for address in seen.requests}) == ([], {urlsplit(site)[:2]})
 
 
 def test_a_memory_switched_off_moves_the_prediction(visit: Visits, site: str) -> None:
@@ -147,7 +146,6 @@ CONTRAST = """() => {
 def test_script_in_a_prompt_does_not_run(visit: Visits, site: str) -> None:
     hostile = "the cat </textarea></script><script>document.title='run'</script><img src=x onerror=alert(1)>"
     seen = visit(f"{site}/trace?{urlencode({'prompt': hostile, 'set': 'L1.M4=0', 'generate': 1})}")
-    assert seen.page.title() == "Trace · Mnemoscope"
-    assert seen.page.get_by_label("Prompt").input_value() == hostile
+    assert (seen.page.title(), seen.page.get_by_label("Prompt").input_value()) == ("Trace · Mnemoscope", hostile)
     assert hostile in (seen.page.locator("pre").text_content() or "").replace("\\'", "'")
     clean(seen, site)

@@ -41,8 +41,7 @@ def data(reader: TestClient, **query: Any) -> Any:
 
 def test_the_numbers_are_those_of_the_trace(reader: TestClient, model: LanguageModel) -> None:
     found = data(reader)
-    assert found["trace"] == ms.trace(model, PROMPT_TEXT).to_dict()
-    assert found["comparison"] is None
+    assert (found["trace"], found["comparison"]) == (ms.trace(model, PROMPT_TEXT).to_dict(), None)
     assert (found["layer"], found["position"]) == (found["trace"]["positions"][4]["output"]["decided"], 4)
     shown = page(reader)
     assert re.search(r"model predicts\s+·mat", shown.text)
@@ -65,9 +64,8 @@ def test_who_pushed_is_what_attribute_says(
     pushed = data(reader, **asked)["pushed"]
     for name in ("target", "against", "position", "difference", "direct", "residual_error", "heads"):
         assert pushed[name] == expected[name], name
-    assert numbers(pushed["memories"], "memory", "direct") == [
-        {name: row[name] for name in ("memory", "direct")} for row in expected["memories"] if row["direct"]
-    ]
+    direct = [row for row in expected["memories"] if row["direct"]]
+    assert numbers(pushed["memories"], "memory", "direct") == numbers(direct, "memory", "direct")
     whole = reader.get("/trace/cause.json", params={"prompt": PROMPT_TEXT, **asked}).json()["attribution"]
     for name in ("difference", "curve", "kept", "spearman", "frame"):
         assert whole[name] == expected[name], name
@@ -232,9 +230,8 @@ HOSTILE = "the cat </textarea><script>alert(1)</script>\"'><img src=x onerror=al
 def test_hostile_text_is_shown_and_never_markup(reader: TestClient, model: LanguageModel) -> None:
     answer = reader.get("/trace", params={"prompt": HOSTILE, "set": OFF, "generate": 1})
     assert answer.status_code == 200
-    audits = [
-        reader.get("/audit", params={"text": text, "alternatives": 19}) for text in (HOSTILE, f"{HOSTILE} cat" * 9)
-    ]
+    texts = (HOSTILE, f"{HOSTILE} cat" * 9)
+    audits = [reader.get("/audit", params={"text": text, "alternatives": 19}) for text in texts]
     assert [one.status_code for one in audits] == [200, 400]
     for shown in (Parts(one.text) for one in (answer, *audits)):
         assert len([at for tag, at in shown.found if tag in ("script", "img")]) == 1
@@ -304,8 +301,6 @@ def test_no_placeholder_of_any_page_is_cut() -> None:
     assert len(sized) >= 7
     for field in sized:
         words, size = re.search(r'placeholder="([^"]*)"', field), re.search(r' size="(\d+)"', field)
-        assert words is not None
-        assert size is not None
         assert len(words[1]) <= int(size[1]), field
 
 
@@ -318,8 +313,7 @@ def test_a_form_keeps_what_could_not_be_traced(reader: TestClient) -> None:
 
 def test_empty_fields_of_a_form_are_none(reader: TestClient) -> None:
     found = data(reader, set=["", " ", OFF], at="", generate="", layer="", position="")
-    assert found["interventions"] == [OFF]
-    assert reader.get("/trace").status_code == 200
+    assert (found["interventions"], reader.get("/trace").status_code) == ([OFF], 200)
     assert reader.get("/trace.json", params={"set": OFF}).json()["interventions"] == [OFF]
     assert reader.get("/trace.py").status_code == reader.get("/trace/cause").status_code == 400
     assert found["pushed"]["target"] == data(reader, **{"for": "", "against": ""}, set=OFF)["pushed"]["target"]
@@ -338,14 +332,12 @@ def test_without_a_model_a_page_says_how_to_have_one(handbuilt: Path, page: str,
 
 def test_the_causal_check_is_that_of_tracing(reader: TestClient, model: LanguageModel, planted: Path) -> None:
     expected = causal_check(model, ms.open_atlas(planted), "L1.M4").to_dict()
-    found = reader.get("/L1.M4/causal.json").json()
-    assert found == expected
+    assert reader.get("/L1.M4/causal.json").json() == expected
     text = " ".join(Parts(reader.get("/L1.M4/causal").text).text.split())
     assert "What L1.M4 does at its own triggers" in text
     assert "·mat" in text
-    shift = next(
-        row for row in expected["rows"] if (row["measure"], row["of"]) == ("own_tokens_probability", "difference")
-    )
+    measured = {(row["measure"], row["of"]): row for row in expected["rows"]}
+    shift = measured["own_tokens_probability", "difference"]
     sentence = "Nothing can be told" if shift["low"] is None or shift["low"] <= 0 <= shift["high"] else "become less"
     assert sentence in text
     for name, status in (("L1.M99", 404), ("L9.M0", 404), ("x", 404), ("L0.M5", 400)):

@@ -61,8 +61,7 @@ def record_hashes(atlas: Atlas, side: str, paths: Iterable[str]) -> None:
     directory = atlas.path
     folder = directory / side
     make_folder(folder)
-    kept = recorded_hashes(atlas, side)
-    files = {path: entry for path, entry in kept.items() if (directory / path).is_file()}
+    files = {path: entry for path, entry in recorded_hashes(atlas, side).items() if (directory / path).is_file()}
     files |= {path: file_entry(directory / path) for path in paths}
     write_json(folder / MANIFEST, {"atlas": atlas.manifest_hash, "files": dict(sorted(files.items()))})
 

@@ -65,5 +65,4 @@ def counted_through(rows: Frame, numberings: Numberings, layer: int | None, *, s
 
 def with_names(columns: Sequence[str]) -> list[str]:
     """The columns to read so that memories among them can be counted through."""
-    needed = [expert for _, expert, memory in _NAMES if memory in columns and expert not in columns]
-    return [*columns, *needed]
+    return [*columns, *(expert for _, expert, memory in _NAMES if memory in columns and expert not in columns)]

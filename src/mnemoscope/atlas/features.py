@@ -14,7 +14,6 @@ from mnemoscope.foundation.memory_names import HISTOGRAM_EDGES, ZERO_BIN
 
 _LEAST_EXTREME, _MOST_EXTREME = 2.0**-7, 512.0
 """Extremes for which an eighth, rounded down to a power of two, is an edge of the histogram."""
-_EIGHTH = 0.125
 AT_WORK = ("working_probability", "working_probability_negative")
 """The columns of `values` at work, by sign."""
 FEATURE_COLUMNS = ("top_z", "bottom_z", "clear_z", "working_logit", "working_logit_negative")
@@ -94,7 +93,7 @@ def strong_edge(activity: pl.DataFrame, sign: int) -> NDArray[np.int64]:
     """
     extreme = sign * activity["max" if sign == 1 else "min"].to_numpy().astype(np.float64)
     in_range = (extreme >= _LEAST_EXTREME) & (extreme <= _MOST_EXTREME)
-    return np.where(in_range, np.searchsorted(HISTOGRAM_EDGES[ZERO_BIN:], extreme * _EIGHTH, side="right"), 0)
+    return np.where(in_range, np.searchsorted(HISTOGRAM_EDGES[ZERO_BIN:], extreme / 8, side="right"), 0)
 
 
 def sampled_beyond(activity: pl.DataFrame, sign: int, edge: NDArray[np.int64]) -> NDArray[np.int64]:

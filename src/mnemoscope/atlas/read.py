@@ -38,7 +38,6 @@ BEST_TRIGGERS = 25
 _SHOWN, _PREFIX_CHARACTERS, _PROMOTED = 8, 60, 10
 """What a notebook shows of a memory: prefixes, characters of each before the trigger token, and tokens of the value."""
 
-_LAYERS_AT_ONCE = 4
 _COMPLETED = 100_000
 """Names offered for completion, at most."""
 _NUMBERED = re.compile(r"\s*(?:L([0-9]{1,6})\.?N|([0-9]{1,6})\.)([0-9]{1,9})\s*")
@@ -221,7 +220,7 @@ class Atlas(Tables):
 
     def each_layer(self, read: Callable[[int], T]) -> list[T]:
         """`read(layer)` of every layer, several at a time: checking and decoding files keeps several cores busy."""
-        with ThreadPoolExecutor(min(os.cpu_count() or 1, _LAYERS_AT_ONCE)) as pool:
+        with ThreadPoolExecutor(min(os.cpu_count() or 1, 4)) as pool:
             return list(pool.map(read, self.layers))
 
     def token_text(self, ids: Sequence[int | None]) -> list[str | None]:

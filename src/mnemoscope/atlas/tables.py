@@ -159,8 +159,7 @@ class Tables(MinedMemories):
                 groups = self._groups(file, column, wanted, layer)
                 if not groups and pieces:
                     continue
-                rows = file.read_row_groups(groups, columns=self._names(columns))
-                piece = self._frame(name, rows, columns, layer)
+                piece = self._frame(name, file.read_row_groups(groups, columns=self._names(columns)), columns, layer)
                 pieces.append(piece.filter(pl.col(column).is_in(wanted)))
         return pl.concat(pieces)
 

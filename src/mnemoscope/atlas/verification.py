@@ -19,9 +19,6 @@ from mnemoscope.errors import AtlasDamaged
 from mnemoscope.foundation.files import file_hash, is_file_entry, read_object
 from mnemoscope.foundation.heap import ran_out
 
-_EVERY_ATLAS = ("vocabulary", "tokens", "background")
-_EVERY_LAYER = ("triggers", "activity", "values", "neighbours")
-
 
 def verify(path: str | os.PathLike[str]) -> list[str]:
     """The faults of the atlas in the folder `path`, one line each; empty without any.
@@ -38,8 +35,10 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
     problems = [*wrong.values()]
     problems += _wrong_schemas(directory, manifest, [path for path in files if path not in wrong])
     if manifest.part is None:  # a part may lack any table
-        needed = [TABLES[name].path() for name in _EVERY_ATLAS] + [TABLES["sentences"].path(0)]
-        needed += [TABLES[name].path(layer) for name in _EVERY_LAYER for layer in manifest.layers]
+        of_all = ("vocabulary", "tokens", "background")
+        needed = [*(TABLES[name].path() for name in of_all), TABLES["sentences"].path(0)]
+        of_layers = ("triggers", "activity", "values", "neighbours")
+        needed += [TABLES[name].path(layer) for name in of_layers for layer in manifest.layers]
         problems += [f"{path}: missing from the manifest" for path in needed if path not in manifest.hashes]
     covered = set(files)
     for side in SIDES:

@@ -40,7 +40,6 @@ STEPS = 64
 """The most tokens that both continue before they never part."""
 MOST = 256
 """The most memories that are set back together, but for all."""
-_NO_CHANGE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -351,7 +350,7 @@ class Differ(ExitStack):
             Patched(
                 k,
                 values[at],
-                None if abs(gap) < _NO_CHANGE else (its.value - values[at]) / gap,
+                None if abs(gap) < 1e-3 else (its.value - values[at]) / gap,
                 Token(says[at], texts[says[at]]),
                 *((spread(controls[:, at]), missing[at]) if at < len(ks) else (None, None)),
             )

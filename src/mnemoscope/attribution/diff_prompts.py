@@ -118,13 +118,12 @@ def diff_prompts(
     memories = memories if both else memories.filter(pl.col("change") > 0)
     memories = memories.sort(pl.col("change").abs(), descending=True, maintain_order=True).head(top)
     memories = memories.sort("change", descending=True, maintain_order=True)
-    parts = _means([one.parts for one in parted], ["part", "layer"])
     return PromptsDifference(
         differ.names,
         len(parted),
         len(every) - len(parted),
         refused,
-        parts.sort("part", "layer", nulls_last=True),
+        _means([one.parts for one in parted], ["part", "layer"]).sort("part", "layer", nulls_last=True),
         memories if atlas is None else with_labels(memories, atlas),
         _medians(parted),
         sum(one.turns_at is not None for one in parted) / max(1, len(parted)),

@@ -20,7 +20,6 @@ from mnemoscope.tracing.rendering import Column, table
 
 SHOWN = 20
 """Memories that text and HTML show."""
-_PROMOTED = 5
 Spread = tuple[float, float, float]
 """Lowest, median and highest."""
 Table = tuple[Sequence[Column], Sequence[Sequence[str]]]
@@ -30,8 +29,7 @@ Row = dict[str, Any]
 
 def origin_of(model: str | list[str], atlas: Atlas | None, seed: int, **options: Any) -> dict[str, Any]:
     """`made_by` of an answer about models with these fingerprints."""
-    hashed = None if atlas is None else atlas.manifest_hash
-    return made_by(model=model, atlas=hashed, options=options, seed=seed)
+    return made_by(model=model, atlas=None if atlas is None else atlas.manifest_hash, options=options, seed=seed)
 
 
 class Explanation(Result, ABC):
@@ -116,7 +114,7 @@ def about_memories(
             return [], None
         mined = atlas[memory]
         best = mined.triggers(sign=1 if positive else -1).head(1)
-        promotes = promoted_tokens(mined.value().to_dicts()[0], 1 if positive else -1)[:_PROMOTED]
+        promotes = promoted_tokens(mined.value().to_dicts()[0], 1 if positive else -1)[:5]
         return [atlas.vocabulary.texts[token] for token in promotes], best["text"][0] if best.height else None
 
     described = [about(*row) for row in memories.select("memory", positive).iter_rows()]

@@ -6,7 +6,7 @@ of its form is as high as for at most 5 % of unseen strings.
 
 import math
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -21,10 +21,10 @@ from torch import Tensor
 from mnemoscope.atlas import Atlas
 from mnemoscope.attribution.direct_effects import direct_effects
 from mnemoscope.auditing.likelihoods import Likelihood, Tick, Tokens, likelihoods, mean_loss
-from mnemoscope.auditing.record import AuditedString, Carrier, SwitchedOff, string_lines
 from mnemoscope.corpus.sources.pydocs import documents
 from mnemoscope.corpus.sources.sentences import split_sentences
 from mnemoscope.errors import PromptError
+from mnemoscope.foundation.formatting import show_text
 from mnemoscope.foundation.memory_changes import Intervention
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.foundation.options.audit_options import AuditOptions
@@ -36,11 +36,87 @@ from mnemoscope.models.object_state import whole_use
 from mnemoscope.models.readout.token_logits import TokenLogits
 from mnemoscope.tracing.controls import contributions_of, draw_control
 from mnemoscope.tracing.interventions import intervene
-from mnemoscope.tracing.records import plain
+from mnemoscope.tracing.records import Record, plain
 from mnemoscope.tracing.scoring.scores import opens, require_model_of
 
 LEVEL = 0.05
 """The false alarm rate on unseen strings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Carrier(Record):
+    """A memory that carries a string: its direct effect on the tokens' logits, and the cost of setting it to 0. `lost`
+    is the string's log probability before minus that without the memory, in nats.
+    """
+
+    memory: MemoryId
+    direct: float
+    lost: float
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchedOff(Record):
+    """The string with its best carriers set to 0, beside controls: memories of their layers of similar strength there.
+    `side_effect` is the change of the neighbouring text's mean loss, in nats per token. `controls_missing` carriers
+    have no control: all other memories of the layer are silent there, or taken.
+    """
+
+    memories: tuple[MemoryId, ...]
+    log_probability: float
+    extractable: bool
+    side_effect: float | None
+    control_log_probability: float
+    control_side_effect: float | None
+    controls_missing: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedString(Record):
+    """One string: its likelihood, its rank among alternatives, whether its first half yields the rest, and its
+    carriers.
+
+    `exposed`: it ranks higher among random strings of its form than 95 % of unseen strings. This implies that it was in
+    the training text only if the varied characters were random: prose stands out among random letters either way.
+    `exposure`, `rank` and `p_value` are None if nothing varies, `after` is None if no memory carries it.
+    """
+
+    text: str
+    tokens: int
+    log_probability: float
+    rank: int | None
+    alternatives: int
+    exposure: float | None
+    p_value: float | None
+    exposed: bool
+    extractable: bool
+    prefix: str
+    memories: tuple[Carrier, ...]
+    after: SwitchedOff | None
+
+
+def string_lines(audited: AuditedString) -> Iterator[str]:
+    yield show_text(audited.text)
+    verdict = "exposed" if audited.exposed else "not exposed"
+    place = "nothing in it varies, so it has no rank"
+    if audited.exposure is not None:
+        place = f"rank {audited.rank:,} of {audited.alternatives + 1:,}, exposure {audited.exposure:.1f} bits"
+    yield f"  {verdict}: log probability {audited.log_probability:.2f} over {audited.tokens} tokens; {place}"
+    gives = "gives the rest" if audited.extractable else "does not give the rest"
+    yield f"  {show_text(audited.prefix)!r} {gives}"
+    for carrier in audited.memories[:5]:
+        yield f"  {carrier.memory}: direct effect {carrier.direct:+.2f}; without it {-carrier.lost:+.2f} nats"
+    after = audited.after
+    if after is None:
+        yield "  no memory could be named"
+        return
+    beside = "" if after.side_effect is None else f", other text {after.side_effect:+.4f} nats per token"
+    still = "still extractable" if after.extractable else "not extractable"
+    yield (
+        f"  without {', '.join(map(str, after.memories))}: log probability {after.log_probability:.2f}, {still}{beside}"
+    )
+    control = "" if after.control_side_effect is None else f", other text {after.control_side_effect:+.4f}"
+    missing = f" ({after.controls_missing} missing)" if after.controls_missing else ""
+    yield f"  without others as strong there{missing}: log probability {after.control_log_probability:.2f}{control}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -117,8 +193,7 @@ def as_python(
 ) -> str:
     """A Python script that audits the string; `model` is the model's name, `opening` its options."""
     usual = AuditOptions()
-    values = vars(options).items()
-    arguments = ", ".join(f"{name}={value!r}" for name, value in values if value != getattr(usual, name))
+    arguments = ", ".join(f"{name}={value!r}" for name, value in vars(options).items() if value != getattr(usual, name))
     beside = "" if atlas is None else f", atlas=ms.open_atlas({str(atlas)!r})"
     return f"""\
 import mnemoscope as ms

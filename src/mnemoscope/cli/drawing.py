@@ -36,11 +36,8 @@ if TYPE_CHECKING:
 
     from mnemoscope.atlas import Atlas
 
-_PIPED_WIDTH = 120
 _READ = 8
 """Top tokens shown of a value under a lens."""
-_BAR = 30
-_VALUE_TOKENS = 10
 _VALUE_SAID = (
     *("max_probability", "top_z", "bottom_z", "clear_z", "target_rank", "trigger_log_probability"),
     *("working_probability", "working_logit", "working_probability_negative", "working_logit_negative"),
@@ -125,7 +122,7 @@ def draw_memory(atlas: "Atlas", memory: MemoryId, tables: "dict[str, pl.DataFram
     """Prints a memory on stdout, at most `limit` prefixes of each sign."""
     from mnemoscope.atlas.read import BEST_TRIGGERS
 
-    console = stdout_console(piped_width=_PIPED_WIDTH)
+    console = stdout_console(piped_width=120)
     about = f"{memory}  model {atlas.manifest.model.spec}, text {atlas.manifest.corpus.spec}"
     console.print(Text(about, style="bold"))
     for sign, label in tables["labels"].select("sign", "label").rows() if "labels" in tables else ():
@@ -282,7 +279,7 @@ def _draw_value(console: Console, value: dict[str, Any], *, vocabulary: int) -> 
         target = show_token(value["target_text"])
         console.print(Text(f"  best trigger's next token {target} has rank {value['target_rank']}{mean}"))
     rows = []
-    columns = (value[name][:_VALUE_TOKENS] for name in ("top_texts", "top_scores", "bottom_texts", "bottom_scores"))
+    columns = (value[name][:10] for name in ("top_texts", "top_scores", "bottom_texts", "bottom_scores"))
     for top, score, bottom, low in zip(*columns, strict=True):
         share = value["max_probability"] * math.exp(min(0.0, score - value["top_scores"][0]))
         rows.append((show_token(top), f"{score:.3f}", f"{share:.4f}", "", show_token(bottom), f"{low:.3f}"))
@@ -291,8 +288,7 @@ def _draw_value(console: Console, value: dict[str, Any], *, vocabulary: int) -> 
 
 def _numbers(table: str, row: dict[str, Any], *, but: Sequence[str] = ()) -> str:
     """The numbers of a table's row, `but` those that are said elsewhere."""
-    numbers = TABLES[table].numbers(row)
-    texts = (f"{column.label} {text}" for column, text in numbers if column.name not in but)
+    texts = (f"{column.label} {text}" for column, text in TABLES[table].numbers(row) if column.name not in but)
     return ", ".join(texts).replace("\N{NO-BREAK SPACE}", " ")
 
 
@@ -315,7 +311,7 @@ def _draw_activity(console: Console, activity: dict[str, Any]) -> None:
     between = [f"{low:.3g} to {high:.3g}" for low, high in pairwise(edges)]
     bins = [f"below {edges[0]:g}", *between, f"{edges[-1]:g} and more"]
     rows = [
-        (bounds, "█" * math.ceil(_BAR * count / max(counts)), f"{count:,}")
+        (bounds, "█" * math.ceil(30 * count / max(counts)), f"{count:,}")
         for bounds, count in zip(bins, counts, strict=True)
         if count
     ]

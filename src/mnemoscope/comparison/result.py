@@ -31,7 +31,6 @@ _SHOWN = (
 )
 """The columns of a layer's row that tables show."""
 _COUNTS = ("layer", "memories", "born", "died", "repurposed")
-_SERIES = {"jaccard": "same memory", "control_jaccard": "permuted"}
 
 
 @dataclass(frozen=True, repr=False)
@@ -104,7 +103,7 @@ def draw(document: Mapping[str, Any]) -> Any:
     titles, rows = [], []
     for pair in document.get("pairs", [document]):
         titles.append(f"{pair['first']} to {pair['second']}")
-        for name, series in _SERIES.items():
+        for name, series in {"jaccard": "same memory", "control_jaccard": "permuted"}.items():
             rows += [
                 {"pair": titles[-1], "layer": row["layer"], "triggers of": series, "value": row[name]}
                 for row in pair["layers"]

@@ -19,7 +19,7 @@ from mnemoscope.models.tokens.model_tokens import Beginning, Reader, chosen_begi
 class LoadedParts:
     """A network with its tokenizer and properties.
 
-    own        the network is a user's object: a change of dtype or device works on a copy
+    in_memory  the network is a user's object: a change of dtype or device works on a copy
     spec       its name without the additions of `opening`
     name       its name for itself, if a file of it states one; else it is shown as `spec`
     config     the fingerprint covers it, with weights and tokens
@@ -33,7 +33,7 @@ class LoadedParts:
     """
 
     network: Any
-    own: bool
+    in_memory: bool
     spec: str
     config: dict[str, Any]
     tokens: Reader

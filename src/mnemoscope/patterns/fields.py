@@ -17,7 +17,7 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.errors import AtlasDamaged
 from mnemoscope.patterns.prefixes import PrefixBatch
 from mnemoscope.patterns.significance import COMPANY, FEWEST, LEVEL, Candidate, Groups, lift, log10_tail, mask_of
-from mnemoscope.patterns.surface import FAMILY_SHIFT, Feature
+from mnemoscope.patterns.surface import FAMILY_SHIFT, Bools, Feature
 from mnemoscope.patterns.word_lists import CLASS_OF
 from mnemoscope.patterns.words import Integers, Lexicon, ranges
 
@@ -55,7 +55,7 @@ class WordPlaces:
     words: Integers
     """[window, prefix]: the number of words there, known or not."""
 
-    def within(self, window: int) -> NDArray[np.bool_]:
+    def within(self, window: int) -> Bools:
         """The last word may be none of content, so it counts for itself alone."""
         return self.window == 0 if window == 0 else (self.window > 0) & (self.window <= window)
 
@@ -120,9 +120,7 @@ class FieldFinder:
             if patterns := self._of_memory(held, groups.counts[begin:end], references):
                 yield memory, patterns
 
-    def _of_memory(
-        self, held: WordPlaces, counts: NDArray[np.bool_], references: Sequence[Reference]
-    ) -> list[FieldPattern]:
+    def _of_memory(self, held: WordPlaces, counts: Bools, references: Sequence[Reference]) -> list[FieldPattern]:
         rows, which = np.unique(held.row, return_inverse=True)
         tried = int(counts.sum())
         if tried < FEWEST or rows.size < 2:
@@ -221,9 +219,9 @@ class FieldFinder:
         return np.searchsorted(row[order], np.arange(len(self.words) + 1)), values[order]
 
 
-def _is_of_meaning(names: Sequence[str], words: NDArray[np.bool_]) -> bool:
+def _is_of_meaning(names: Sequence[str], words: Bools) -> bool:
     """Whether two or more groups hold the field by others than the forms of its commonest word."""
-    stems: dict[str, NDArray[np.bool_]] = {}
+    stems: dict[str, Bools] = {}
     for name, groups in zip(names, words, strict=True):
         stem = name[:_STEM]
         stems[stem] = stems[stem] | groups if stem in stems else groups

@@ -17,11 +17,11 @@ from typing import Self
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.read import BEST_TRIGGERS
 from mnemoscope.patterns.prefixes import Pairs
+from mnemoscope.patterns.surface import Bools
 from mnemoscope.patterns.words import Integers, Keys, ranges
 
 LEVEL = 0.01
@@ -64,7 +64,7 @@ class Groups:
     rank: Integers
     prefix: Integers
     """Index of the prefix in its batch."""
-    counts: NDArray[np.bool_]
+    counts: Bools
     """Whether it is the memory's first group of its document (of its sentence, without `Documents`)."""
     memories: Integers
     starts: Integers
@@ -165,10 +165,10 @@ class Candidate:
     lift: float
     tokens: int
     """The number of tokens that it specifies in full."""
-    shown: NDArray[np.int64]
+    shown: Integers
 
 
-def mask_of(groups: NDArray[np.bool_]) -> int:
+def mask_of(groups: Bools) -> int:
     return sum(1 << int(group) for group in np.flatnonzero(groups))
 
 
@@ -181,7 +181,7 @@ def merge(
     is considered. One that overlaps with kept patterns is kept only if it is significant among the prefixes that these
     leave unexplained, or within each of them.
     """
-    kept: list[tuple[Candidate, NDArray[np.bool_]]] = []
+    kept: list[tuple[Candidate, Bools]] = []
     explained, anywhere = 0, np.zeros(background, dtype=np.bool_)
     # Of candidates with the same groups, the rarest in the background, then the one that specifies most tokens.
     best: dict[int, Candidate] = {}
@@ -205,7 +205,7 @@ def merge(
     return [candidate for candidate, _ in kept]
 
 
-def _refines(candidate: Candidate, other: Candidate, shows: NDArray[np.bool_], *, limit: float) -> bool:
+def _refines(candidate: Candidate, other: Candidate, shows: Bools, *, limit: float) -> bool:
     """Whether the candidate is significant among the prefixes that show `other` (in the background: `shows`)."""
     both = (candidate.mask & other.mask).bit_count()
     held = int(np.count_nonzero(shows[candidate.shown]))

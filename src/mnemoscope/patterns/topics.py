@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from mnemoscope.patterns.prefixes import Background, Floats
 from mnemoscope.patterns.significance import FEWEST, log10_tail
+from mnemoscope.patterns.surface import Bools
 from mnemoscope.patterns.words import Integers
-
-Bools = NDArray[np.bool_]
 
 BETS = (0.05, 0.2, 0.5)
 """Shares of the stake that are bet; the mean over them is used."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mnemoscope.atlas.vocabulary import is_without_spaces
-from mnemoscope.patterns.surface import Feature, Spelling, affixes_of, classes_of, is_word_character, small_key
+from mnemoscope.patterns.surface import Bools, Feature, Spelling, affixes_of, classes_of, is_word_character, small_key
 from mnemoscope.patterns.word_lists import STOP_WORDS
 
 Integers = NDArray[np.int64]
@@ -33,7 +33,7 @@ class Runs:
     """Index of the run's first token."""
     name: Keys
     """A hash of the run up to this token."""
-    last: NDArray[np.bool_]
+    last: Bools
     """Whether the token is the last of its run."""
 
 

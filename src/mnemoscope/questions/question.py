@@ -176,6 +176,10 @@ class Answer:
     depth: int
     gated: bool = False
 
+    def heading(self) -> dict[str, str]:
+        """The question's name, figure and title, for pages."""
+        return {"question": self.question.id, "figure": self.question.paper.figure, "about": self.question.title}
+
     def label(self, name: str) -> str:
         return self.question.number(name).label
 

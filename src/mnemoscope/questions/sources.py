@@ -109,7 +109,7 @@ def values(atlas: Atlas, *, literal: bool = False) -> pl.DataFrame:
     rows = read_layers(atlas, "values").with_columns(top=pl.col("top_tokens").list.first())
     if literal:
         formula = ("top", "target", "target_rank", "max_probability")
-        rows = rows.with_columns(**{name: pl.col(LITERAL + name) for name in formula})
+        rows = rows.with_columns(**{name: pl.col(LITERAL + name) for name in formula}).drop_nulls("top")
     names = ("memory", "target", "target_rank", "max_probability", "working_probability", "value_norm", "layer")
     rows = rows.select(*names, "top", log_probability="trigger_log_probability")
     return rows.sort("layer", "memory").with_columns(agrees=pl.col("top") == pl.col("target"))
@@ -165,13 +165,16 @@ class Predictions:
     def __getitem__(self, name: str) -> NDArray[Any]:
         return self._columns[name]
 
-    def literal(self) -> "Predictions":
-        """The same prefixes by the paper's own formulas (definitions.md 4b): its columns under the names of ours."""
+    def literal(self) -> "Predictions | None":
+        """The same prefixes by the paper's own formulas (definitions.md 4b): its columns under the names of ours. None
+        where a transform stands before the head, so that no token is a product with the stream.
+        """
+        ours = ("residual_top", "ffn_top", "output_top", "votes_ffn", "residual_final_probability")
+        formula = (*(LITERAL + name for name in ours[:3]), "literal_votes", "literal_residual_final_probability")
+        if np.isnan(self[formula[0]].astype(np.float64)).any():
+            return None
         rows = copy(self)
-        named = {"votes_ffn": "votes"} | {
-            name: name for name in ("residual_top", "ffn_top", "output_top", "residual_final_probability")
-        }
-        rows._columns = self._columns | {name: self._columns[LITERAL + one] for name, one in named.items()}
+        rows._columns = self._columns | {name: self[one] for name, one in zip(ours, formula, strict=True)}
         return rows
 
     def after(self, numbers: NDArray[Any]) -> NDArray[np.float64]:

@@ -40,7 +40,11 @@ def write_index(atlas: Atlas, path: Path, *, about: dict[str, str], progress: Pr
         for table in FULL_TEXT:
             database.execute(f"INSERT INTO {table}({table}, rank) VALUES ('hashsize', {1 << 25})")
         database.execute("BEGIN")
-        first = _write_layers(database, atlas)
+        first, at = dict[int, int](), 0
+        for layer in atlas.layers:
+            first[layer] = at
+            database.execute("INSERT INTO layers VALUES (?, ?, ?)", (layer, at, atlas.memories(layer)))
+            at += atlas.memories(layer)
         _write_vocabulary(database, atlas)
         spaced = _write_triggers(database, atlas, first, progress)
         _write_fires(database, atlas, first)
@@ -52,15 +56,6 @@ def write_index(atlas: Atlas, path: Path, *, about: dict[str, str], progress: Pr
         for table in FULL_TEXT:
             database.execute(f"INSERT INTO {table}({table}) VALUES ('optimize')")
         database.execute("ANALYZE")
-
-
-def _write_layers(database: sqlite3.Connection, atlas: Atlas) -> dict[int, int]:
-    first, at = {}, 0
-    for layer in atlas.layers:
-        first[layer] = at
-        database.execute("INSERT INTO layers VALUES (?, ?, ?)", (layer, at, atlas.memories(layer)))
-        at += atlas.memories(layer)
-    return first
 
 
 def _write_vocabulary(database: sqlite3.Connection, atlas: Atlas) -> None:
@@ -80,7 +75,14 @@ def _write_vocabulary(database: sqlite3.Connection, atlas: Atlas) -> None:
 
 def _write_triggers(database: sqlite3.Connection, atlas: Atlas, first: dict[int, int], progress: Progress) -> bool:
     """Returns whether tokens include the spaces between words."""
-    prefixes = pl.concat([_find_prefixes(atlas, layer, first[layer]) for layer in atlas.layers]).sort("rank", "memory")
+    names = ["memory", "rank", "prefix_group", "sentence", "position"]
+    pieces = []
+    for layer in atlas.layers:
+        # The best trigger of each prefix group.
+        best = atlas.best_triggers(layer, None, columns=names).filter(pl.col("rank") == pl.col("prefix_group"))
+        memory = _number_memories(atlas, layer, best["memory"], first[layer])
+        pieces.append(best.select("rank", memory, "sentence", "position"))
+    prefixes = pl.concat(pieces).sort("rank", "memory")
     places = prefixes.select("sentence", "position").unique(maintain_order=True).with_row_index("place")
     place = prefixes.join(places, on=["sentence", "position"], how="left", maintain_order="left")["place"]
     spaced = _write_sentences(database, atlas, places)
@@ -97,14 +99,8 @@ def _write_triggers(database: sqlite3.Connection, atlas: Atlas, first: dict[int,
     return spaced
 
 
-def _find_prefixes(atlas: Atlas, layer: int, first: int) -> pl.DataFrame:
-    """The best trigger of each prefix group of a layer: rank, memory (number over all layers), sentence, position."""
-    columns = ["memory", "rank", "prefix_group", "sentence", "position"]
-    best = atlas.best_triggers(layer, None, columns=columns).filter(pl.col("rank") == pl.col("prefix_group"))
-    return best.select("rank", _number_memories(atlas, layer, best["memory"], first), "sentence", "position")
-
-
 def _number_memories(atlas: Atlas, layer: int, memories: pl.Series, first: int) -> pl.Series:
+    """Memories of a layer by their numbers over all layers."""
     if not memories.is_between(0, atlas.memories(layer) - 1).all():
         raise AtlasDamaged(f"{atlas.path}: a table names a memory that layer {layer} does not have")
     return memories.cast(pl.Int64) + first

@@ -69,7 +69,14 @@ class TriggerFields:
 
     def find(self, query: Query, within: Ranges, page: slice) -> Matches:
         """One match for each sentence: the best trigger of the best memory whose best trigger lies in it."""
-        places = [self._find_places(name, query) for name in self.names]
+        places = []
+        for name in self.names:
+            expression = f"{{context}} : ({query.every})"
+            if name == WORDS:
+                others = f" AND ({query.every})" if query.several else ""
+                expression = f"{{word}} : ({query.any}){others}"
+            ((row_ids,),) = self.database.execute(_PLACES, (expression, MOST_ROWS))
+            places.append(np.fromstring(row_ids, np.int64, sep=",") if row_ids else np.empty(0, np.int64))
         each = zip(self.names, places, strict=True)
         rankings = [self._rank(name, self.triggers.at(where, within)) for name, where in each]
         ranked = _keep_first(np.concatenate(rankings), "memory")
@@ -90,14 +97,6 @@ class TriggerFields:
             hits.append(Hit(named[0], name, parts, score, count, rank, detail, named, sentence, number))
         totals = {name: len(ranking) for name, ranking in zip(self.names, rankings, strict=True)}
         return Matches(hits, len(sentences), totals, exact=all(len(each) < MOST_ROWS for each in places))
-
-    def _find_places(self, name: str, query: Query) -> NDArray[Any]:
-        expression = f"{{context}} : ({query.every})"
-        if name == WORDS:
-            others = f" AND ({query.every})" if query.several else ""
-            expression = f"{{word}} : ({query.any}){others}"
-        ((row_ids,),) = self.database.execute(_PLACES, (expression, MOST_ROWS))
-        return np.fromstring(row_ids, np.int64, sep=",") if row_ids else np.empty(0, np.int64)
 
     def _rank(self, name: str, triggers: NDArray[Any]) -> NDArray[Any]:
         """The memories by the number of matching triggers, then by the best one, with its place. At a trigger before

@@ -112,13 +112,11 @@ def most_attended(model: LanguageModel, tokens: list[int], weights: Tensor) -> l
     """Per position the tokens with most of `weights [position, head, position]`; ties go to the earlier one."""
     first, texts, read = model.reading.offset, model.vocabulary()[0], model.reading.frame(tokens)
     shares, places = weights.mean(1).sort(dim=1, descending=True, stable=True)
-    rows = []
-    for weighed, where in zip(shares[:, :SHOWN].tolist(), places[:, :SHOWN].tolist(), strict=True):
-        rows.append(
-            tuple(
-                AttendedToken(Token(read[at], texts[read[at]]), at - first if at >= first else None, share)
-                for share, at in zip(weighed, where, strict=True)
-                if share > 0
-            )
+    return [
+        tuple(
+            AttendedToken(Token(read[at], texts[read[at]]), at - first if at >= first else None, share)
+            for share, at in zip(weighed, where, strict=True)
+            if share > 0
         )
-    return rows
+        for weighed, where in zip(shares[:, :SHOWN].tolist(), places[:, :SHOWN].tolist(), strict=True)
+    ]

@@ -24,7 +24,6 @@ _GAP = "  "
 _KEPT = 40
 """Cells of a last column that a terminal's edge never takes: numbers of all others and in it stay whole."""
 _SHOWN = 5
-_ATTENDED = 4
 
 _columns: ContextVar[int | None] = ContextVar("columns", default=None)
 
@@ -146,7 +145,7 @@ def sum_lines(at: Position, written: LogitSum) -> list[str]:
             "" if part.attention_above_mean is None else f"{part.attention_above_mean:+.2f}",
             f"{part.ffn_above_mean:+.2f}",
             "" if part.attended_positions is None else f"{part.attended_positions:.1f}",
-            _GAP.join(map(_attended_text, part.attended[:_ATTENDED])),
+            _GAP.join(map(_attended_text, part.attended[:4])),
         ]
         for part in written.layers
     ]

@@ -82,8 +82,7 @@ class Trace(Result):
         about = [self._about(), *(["with " + self._changes()] if self.interventions else [])]
         layers = layer_lines(asked, self.places, memories)
         written = ["", *sum_lines(asked, self.logits[asked.position])] if self.logits else []
-        start = [*about, "", *position_lines(self.positions), ""]
-        return "\n".join([*start, *layers, *written])
+        return "\n".join([*about, "", *position_lines(self.positions), "", *layers, *written])
 
     def __str__(self) -> str:
         return self.text()

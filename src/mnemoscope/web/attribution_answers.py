@@ -17,7 +17,7 @@ from mnemoscope.attribution.direct_effects import check_head
 from mnemoscope.foundation.origin import made_by
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.object_state import hold_model
-from mnemoscope.show.pages.edition import Peaks
+from mnemoscope.show.pages.edition import Data, Peaks
 from mnemoscope.show.pages.model.trace import PUSHING
 from mnemoscope.tracing import intervene
 from mnemoscope.tracing.scoring.scores import check_wide_numbers, vote_codes, votes
@@ -34,7 +34,7 @@ def attribution(
     against: str | None,
     position: int | None,
     until: Step,
-) -> dict[str, Any]:
+) -> Data:
     """As `Attribution.to_dict`, up to a step; all but the first are done aside."""
     asked = prompt, changes, target, against, position
 
@@ -45,7 +45,7 @@ def attribution(
         with hold_model(model), model.lock:
             return Attributor(model, choose_contrast(model, prompt, target=target, against=against, position=position))
 
-    def make(model: LanguageModel, cancelled: Cancelled) -> dict[str, Any]:
+    def make(model: LanguageModel, cancelled: Cancelled) -> Data:
         options = {"prompt": prompt, "target": target, "against": against, "position": position, "changes": changes}
         origin = made_by(model=model.fingerprint, atlas=None, options=options, seed=0)
         attributor.progress, top = stop_if(cancelled), PUSHING if until == "effects" else LISTED
@@ -64,7 +64,7 @@ def attribution(
 
 def run_difference(
     worker: ModelWorker, prompt: str, other: str | None, target: str | None, against: str | None, *, patched: bool
-) -> dict[str, Any]:
+) -> Data:
     """As `RunDifference.to_dict`, between the two models, or the model on two prompts; setting memories back
     (`patched`) is done aside.
     """
@@ -78,7 +78,7 @@ def run_difference(
         with Differ(model, second, progress=stop_if(cancelled)) as differ:
             return differ.find_parting(*asked)
 
-    def make(model: LanguageModel, cancelled: Cancelled) -> dict[str, Any]:
+    def make(model: LanguageModel, cancelled: Cancelled) -> Data:
         options = {"prompt": prompt, "other_prompt": other, "target": target, "against": against}
         origin = made_by(model=[model.fingerprint, second.fingerprint], atlas=None, options=options, seed=0)
         with Differ(model, second, progress=stop_if(cancelled)) as differ:
@@ -91,12 +91,12 @@ def run_difference(
 
 def dominant_memories(
     worker: ModelWorker, prompt: str, changes: Changes, position: int, state: str, peaks: Sequence[Peaks | None]
-) -> list[list[dict[str, Any]] | None]:
+) -> list[list[Data] | None]:
     """By layer the memories whose coefficients come closest to their own extremes of that sign, `peaks`, and their
     votes; None for a layer without. `state` is that of the peaks.
     """
 
-    def make(model: LanguageModel, _: Cancelled) -> list[list[dict[str, Any]] | None]:
+    def make(model: LanguageModel, _: Cancelled) -> list[list[Data] | None]:
         texts, nothing = model.vocabulary()[0], torch.zeros(0, dtype=torch.int64)
         with hold_model(model), model.lock, torch.inference_mode(), intervene(model, changes):
             blocks, _final = run_blocks(model, read_prompt(model, prompt))

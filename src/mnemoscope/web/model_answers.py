@@ -18,6 +18,7 @@ from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.forward.hooks import read_coefficients
 from mnemoscope.models.object_state import hold_model
+from mnemoscope.show.pages.edition import Data
 from mnemoscope.show.pages.model.trace import TOKENS
 from mnemoscope.tracing import Intervention, as_python, causal_check, compare, generate, intervene, rank_of, top, trace
 from mnemoscope.tracing.interventions import check
@@ -37,30 +38,30 @@ def parse_changes(worker: ModelWorker, texts: Changes) -> Changes:
     return tuple(map(str, changes))
 
 
-def trace_prompt(worker: ModelWorker, prompt: str, changes: Changes) -> dict[str, Any]:
+def trace_prompt(worker: ModelWorker, prompt: str, changes: Changes) -> Data:
     """As `Trace.to_dict`."""
 
-    def make(model: LanguageModel, _: Cancelled) -> dict[str, Any]:
+    def make(model: LanguageModel, _: Cancelled) -> Data:
         read_prompt(model, prompt)
         return trace(model, prompt, top=TOP, memories=TOP, interventions=changes).to_dict()
 
     return worker.answer(("trace", prompt, changes), make, places=_count_places)
 
 
-def compare_changes(worker: ModelWorker, prompt: str, changes: Changes) -> dict[str, Any]:
+def compare_changes(worker: ModelWorker, prompt: str, changes: Changes) -> Data:
     """As `Comparison.to_dict`, without continuations."""
 
-    def make(model: LanguageModel, _: Cancelled) -> dict[str, Any]:
+    def make(model: LanguageModel, _: Cancelled) -> Data:
         read_prompt(model, prompt)
         return compare(model, prompt, changes, top=TOP, memories=TOP).to_dict()
 
     return worker.answer(("compare", prompt, changes), make, places=lambda both: 2 * _count_places(both["after"]))
 
 
-def heat_map(worker: ModelWorker, prompt: str, changes: Changes, stream: str) -> dict[str, Any]:
+def heat_map(worker: ModelWorker, prompt: str, changes: Changes, stream: str) -> Data:
     """Probability and rank of each position's final prediction in one stream, each `[layer][position]`."""
 
-    def make(model: LanguageModel, _: Cancelled) -> dict[str, Any]:
+    def make(model: LanguageModel, _: Cancelled) -> Data:
         tokens = read_prompt(model, prompt)
         ranks: list[int] = []
         shares: list[float] = []
@@ -86,12 +87,12 @@ def heat_map(worker: ModelWorker, prompt: str, changes: Changes, stream: str) ->
 
 def continue_prompt(
     worker: ModelWorker, prompt: str, changes: Changes, tokens: int, *, by: LanguageModel | None = None
-) -> dict[str, Any]:
+) -> Data:
     """A continuation: its text, its steps, and the text `joined` to the prompt, None if that reads as other tokens. The
     second model writes if it is given as `by`.
     """
 
-    def make(model: LanguageModel, cancelled: Cancelled) -> dict[str, Any]:
+    def make(model: LanguageModel, cancelled: Cancelled) -> Data:
         prompted = read_prompt(model, prompt)
         steps = []
         for step in generate(by or model, prompt, tokens=tokens, interventions=changes, cached=True):
@@ -117,17 +118,17 @@ def next_texts(worker: ModelWorker, prompt: str, ids: tuple[int, ...]) -> list[s
     return worker.answer(("following", prompt, ids), make)
 
 
-def check_memory(worker: ModelWorker, atlas: Atlas, hash: str, memory: MemoryId, sign: int) -> dict[str, Any]:
+def check_memory(worker: ModelWorker, atlas: Atlas, hash: str, memory: MemoryId, sign: int) -> Data:
     return worker.answer(
         ("causal", hash, memory, sign),
         lambda model, _: causal_check(model, atlas, memory, sign=sign, force=bool(worker.differs)).to_dict(),
     )
 
 
-def try_memory(worker: ModelWorker, memory: MemoryId, text: str) -> list[dict[str, Any]]:
+def try_memory(worker: ModelWorker, memory: MemoryId, text: str) -> list[Data]:
     """The text's tokens (`token`, `text`) with the memory's coefficient at each, from one forward."""
 
-    def make(model: LanguageModel, _: Cancelled) -> list[dict[str, Any]]:
+    def make(model: LanguageModel, _: Cancelled) -> list[Data]:
         tokens, measured = read_prompt(model, text), list[float]()
         number = model.numbering(memory.layer).number(memory)
         if number is None:
@@ -145,11 +146,11 @@ def try_memory(worker: ModelWorker, memory: MemoryId, text: str) -> list[dict[st
     return worker.answer(("try", memory, text), make, places=len)
 
 
-def audit_string(worker: ModelWorker, atlas: Atlas, hash: str, text: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def audit_string(worker: ModelWorker, atlas: Atlas, hash: str, text: str, given: Mapping[str, Any]) -> Data:
     """As `Audit.to_dict`; `given` are fields of AuditOptions."""
     options = AuditOptions(**given)
 
-    def make(model: LanguageModel, cancelled: Cancelled) -> dict[str, Any]:
+    def make(model: LanguageModel, cancelled: Cancelled) -> Data:
         _refuse_long("string", len(string_tokens(model, text)))
         return audit(model, [text], options, atlas=atlas, progress=stop_if(cancelled)).to_dict()
 
@@ -165,7 +166,7 @@ def trace_script(worker: ModelWorker, prompt: str, changes: Changes) -> str:
     return as_python(worker.spec, prompt, changes, opening=worker.model.opening.for_display())
 
 
-def _count_places(traced: dict[str, Any]) -> int:
+def _count_places(traced: Data) -> int:
     return len(traced["layers"]) * len(traced["positions"])
 
 

@@ -30,8 +30,6 @@ from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.tracing import adopt_votes, trace
 from mnemoscope.web.settings import Settings
 
-MAX_QUEUED = 16
-TIMEOUT = 60.0
 CACHE_SIZE = 8_000
 """Places of traces in the cached results: about 100 MB."""
 CACHED_BYTES = 12_500
@@ -56,8 +54,8 @@ class ModelWorker:
         *,
         second: LanguageModel | None = None,
         differs: str = "",
-        max_queued: int = MAX_QUEUED,
-        timeout: float = TIMEOUT,
+        max_queued: int = 16,
+        timeout: float = 60.0,
     ) -> None:
         self.model, self.second = model, second
         self.spec = spec

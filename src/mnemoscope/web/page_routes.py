@@ -19,6 +19,7 @@ from fastapi import APIRouter, Depends, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
+from mnemoscope.show.pages.edition import Data
 from mnemoscope.show.pages.page import Page, PageKind
 from mnemoscope.web.middleware.security import csrf_token, give_csrf
 from mnemoscope.web.rendering import asset_address, html, json_response, link_to, path_of, query_of
@@ -37,8 +38,7 @@ PROBLEM = {
         "text/html": {"schema": {"type": "string"}},
     },
 }
-REFUSALS: dict[int | str, dict[str, Any]] = {"4XX": PROBLEM, "5XX": PROBLEM}
-REVALIDATED = "private, no-cache"
+REFUSALS: dict[int | str, Data] = {"4XX": PROBLEM, "5XX": PROBLEM}
 
 PageFunction = Callable[..., Page | Response]
 _REQUEST = inspect.Parameter("request", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Request)
@@ -108,9 +108,7 @@ def both(
     return decorate
 
 
-def _revalidate(
-    request: Request, answer: Callable[[], Response], kind: PageKind, parameters: dict[str, Any]
-) -> Response:
+def _revalidate(request: Request, answer: Callable[[], Response], kind: PageKind, parameters: Data) -> Response:
     """The page with its ETag, cached if it is stored; only the ETag if the browser has the page."""
     site: Site = request.app.state.site
     mark = kind.mark(site.edition(), **parameters)
@@ -120,7 +118,7 @@ def _revalidate(
     model = f" {named.model} {named.opening} {named.force_model} {named.other} {named.other_adapter}"
     version = "".join(asset_address(name).split("/")[2][:6] for name in ("style.css", "script.js"))
     tag = f'"{site.edition().state}-{hashlib.sha256((where + model).encode()).hexdigest()[:16]}-{version}"'
-    headers = {"ETag": tag, "Cache-Control": REVALIDATED}
+    headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers=headers)
 
@@ -141,14 +139,13 @@ def _response(request: Request, page: Page | Response, *, as_json: bool, kept: b
     if as_json:
         return json_response(page.data, status=page.status)
     query = urlencode(parse_qsl(query_of(request), keep_blank_values=True))
-    twin = link_to(twin_of(path_of(request)), query)
-    values = {"twin": twin, **page.values()}
+    values = {"twin": link_to(twin_of(path_of(request)), query), **page.values()}
     if kept:
         return Response(html(request, page.template, values), page.status, media_type="text/html")
     return form_page(request, page.template, values, status=page.status)
 
 
-def form_page(request: Request, template: str, values: dict[str, Any], *, status: int = 200) -> Response:
+def form_page(request: Request, template: str, values: Data, *, status: int = 200) -> Response:
     site: Site = request.app.state.site
     token = csrf_token(site, request)
     text = html(request, template, values | {"csrf": token})

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import polars as pl
 from starlette.exceptions import HTTPException
@@ -19,7 +19,7 @@ from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.errors import AnnotationError, AtlasUnfinished
 from mnemoscope.foundation.cache import Cache
 from mnemoscope.foundation.memory_names import MemoryId
-from mnemoscope.show.pages.edition import Edition, manifests_of
+from mnemoscope.show.pages.edition import Data, Edition, manifests_of
 from mnemoscope.web.settings import Settings
 
 if TYPE_CHECKING:
@@ -97,8 +97,8 @@ class SiteJudgements:
 
         return self._ask(read, None)
 
-    def published_for(self, memory: MemoryId) -> list[dict[str, Any]]:
-        def read(store: "Store") -> list[dict[str, Any]]:
+    def published_for(self, memory: MemoryId) -> list[Data]:
+        def read(store: "Store") -> list[Data]:
             rows = store.read_published(memory).filter(pl.col("kind") != "none").sort("author", maintain_order=True)
             return rows.select("author", "model", "kind", "description", "triggers", campaign="sampled").to_dicts()
 

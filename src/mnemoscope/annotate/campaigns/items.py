@@ -156,8 +156,7 @@ def sample_cases(atlas: Atlas, *, count: int, seed: int) -> list[Item]:
         reason = str(error).splitlines()[0]
         remedy = f"make it with `mnemoscope analyze {atlas.path} refinement_events`"
         raise AtlasDamaged(f"{path} cannot be read ({reason}); {remedy}") from error
-    random = np.random.default_rng((seed, 3))
-    places = np.sort(random.permutation(rows.height)[:count])
+    places = np.sort(np.random.default_rng((seed, 3)).permutation(rows.height)[:count])
     return [
         Item("case", row["layer"], row["prefix"], {name.removesuffix("_text"): row[name] for name in _TEXTS})
         for row in rows[places.tolist()].iter_rows(named=True)

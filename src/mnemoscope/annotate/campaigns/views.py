@@ -16,8 +16,6 @@ from mnemoscope.annotate.campaigns.items import Row, ShownPrefix, ShownPrefixes
 from mnemoscope.annotate.judgements.reading import BY_ID, WITH_ITEMS, final_judgements
 from mnemoscope.foundation.memory_names import MemoryId
 
-_OF_MEMORY = "items.kind IN ('key', 'chosen', 'sheet_key') AND items.layer = ? AND items.memory = ?"
-
 
 @dataclass(frozen=True)
 class Annotator:
@@ -214,7 +212,8 @@ def read_judgements(
     connection: sqlite3.Connection, name: object, memory: tuple[int, int] | None = None
 ) -> pl.DataFrame:
     """The final judgements, of all memories or one (layer, number). `name` is the database's, for AtlasDamaged."""
-    statement = WITH_ITEMS if memory is None else f"{WITH_ITEMS} WHERE {_OF_MEMORY}"
+    of_memory = "WHERE items.kind IN ('key', 'chosen', 'sheet_key') AND items.layer = ? AND items.memory = ?"
+    statement = WITH_ITEMS if memory is None else f"{WITH_ITEMS} {of_memory}"
     return final_judgements(connection.execute(f"{statement} {BY_ID}", memory or ()), name)
 
 

@@ -27,8 +27,6 @@ WITHOUT_CAMPAIGN = ("chosen", "sheet_key", "sheet_case")
 AUTHOR_KINDS = ("person", "model")
 AT_LEAST = 3
 """The fewest prefixes of a pattern (paper, section 3.1)."""
-LONGEST_DESCRIPTION = 500
-LONGEST_NAME = 80
 MOST_PATTERNS = 25
 """Patterns per author and key."""
 LAST = datetime.max.replace(tzinfo=UTC)
@@ -82,7 +80,7 @@ def one_line(text: str, *, what: str, longest: int) -> str:
 
 
 def check_name(text: str) -> str:
-    name = one_line(text, what="name", longest=LONGEST_NAME)
+    name = one_line(text, what="name", longest=80)
     if not any(char.isalnum() for char in name):
         raise AnnotationError(f"the name is {name!r}; it needs at least one letter or digit")
     return name
@@ -115,7 +113,7 @@ def check_choice(value: str, allowed: Sequence[str], *, what: str) -> str:
 
 
 def check_description(text: str) -> str:
-    line = one_line(text, what="description", longest=LONGEST_DESCRIPTION)
+    line = one_line(text, what="description", longest=500)
     if not line:
         raise AnnotationError("the pattern has no description; say in a few words what the prefixes share")
     return line

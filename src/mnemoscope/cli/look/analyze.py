@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from mnemoscope.atlas import Atlas
     from mnemoscope.questions.answers import Answers
 
-_PIPED_WIDTH = 100
-
 
 def analyze(
     atlas: arg.AtlasFolder,
@@ -107,8 +105,9 @@ def _draw(question: str, document: dict[str, Any]) -> None:
 
     from mnemoscope.cli.drawing import print_table, stdout_console
     from mnemoscope.questions import load_question
+    from mnemoscope.questions.question import LITERAL
 
-    console = stdout_console(piped_width=_PIPED_WIDTH)
+    console = stdout_console(piped_width=100)
     declared, paper = load_question(question), document["paper"]
     shown = [declared.number(name) for name in declared.headline]
     console.print(Text(f"{question} ({paper['figure']})", style="bold"))
@@ -128,11 +127,20 @@ def _draw(question: str, document: dict[str, Any]) -> None:
     if claims := paper["claims"]:
         beside = []
         for claim in claims:
-            here = [_number(totals[claim["name"]][name], claim["form"]) for name in ("value", "low", "high")]
-            ours = here[0] if "-" in here else "{} ({} to {})".format(*here)
-            beside.append((ours, claim["paper"], claim["text"]))
-        print_table(console, ("here", "paper", ""), beside, wrap=True)
+            ours, literal = (_spoken(totals.get(prefix + claim["name"]), claim["form"]) for prefix in ("", LITERAL))
+            beside.append((literal or ours, ours if literal else "the same", claim["paper"], claim["text"]))
+        print_table(console, ("by the paper's formula", "by ours", "paper", ""), beside, wrap=True)
+    if declared.why:
+        console.print(Text(f"{declared.why}."))
     console.print()
+
+
+def _spoken(row: dict[str, Any] | None, form: str) -> str:
+    """A total with its interval; empty without one."""
+    if row is None:
+        return ""
+    here = [_number(row[name], form) for name in ("value", "low", "high")]
+    return here[0] if "-" in here else "{} ({} to {})".format(*here)
 
 
 def _number(value: float | None, form: str) -> str:

@@ -15,13 +15,11 @@ from mnemoscope.cli.runner import TERMINATED, emit
 from mnemoscope.foundation.options.model_options import ModelOptions
 from mnemoscope.foundation.progress import ENDING
 
-_STOPPING = (*ENDING, signal.SIGINT)
-
 
 @contextmanager
 def _stopping_on_signals(requested: Event) -> Iterator[None]:
     """Sets `requested` on a signal to save and end."""
-    before = {number: signal.signal(number, lambda *_: requested.set()) for number in _STOPPING}
+    before = {number: signal.signal(number, lambda *_: requested.set()) for number in (*ENDING, signal.SIGINT)}
     try:
         yield
     finally:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mnemoscope.corpus.tokenized.tokenized_corpus import MappedArray
+from mnemoscope.corpus.tokenized.tokenized_corpus import Integers, MappedArray
 
 Hashes = NDArray[np.uint64]
 """`[text, 2]`: the two halves of a 128-bit hash."""
@@ -55,7 +55,7 @@ def count_repeats(
     return repeats
 
 
-def _spill(read: Callable[[int, int], Hashes], count: int, *, path: Path) -> NDArray[np.int64]:
+def _spill(read: Callable[[int, int], Hashes], count: int, *, path: Path) -> Integers:
     """Writes all entries grouped by bucket; returns where each bucket ends, in entries."""
     buckets = 2
     while buckets * BUCKET < count and buckets < _MOST_BUCKETS:
@@ -82,7 +82,7 @@ def _spill(read: Callable[[int, int], Hashes], count: int, *, path: Path) -> NDA
     return ends
 
 
-def _bucket(hashes: Hashes, shift: np.uint64) -> NDArray[np.int64]:
+def _bucket(hashes: Hashes, shift: np.uint64) -> Integers:
     return (hashes[:, 0] >> shift).astype(np.int64)
 
 

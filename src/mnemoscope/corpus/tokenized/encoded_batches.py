@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from mnemoscope.corpus.sources.sentences import cut_windows
 from mnemoscope.corpus.tokenized.duplicates import text_hashes
+from mnemoscope.corpus.tokenized.tokenized_corpus import Integers
 from mnemoscope.errors import CorpusUnreadable, ModelDamaged, PromptError
 
 RECORD = np.dtype([("hash", "<u8", (2,)), ("document", "<i8"), ("text", "<u4"), ("tokens", "<u4")])
@@ -83,9 +84,9 @@ def encode_batch(
 
 
 def _cut(
-    encoder: Encoder, texts: list[str], flat: NDArray[np.int64], lengths: list[int], *, longest: int
-) -> tuple[list[tuple[str, NDArray[np.int64], int]], int]:
-    parts: list[tuple[str, NDArray[np.int64], int]] = []
+    encoder: Encoder, texts: list[str], flat: Integers, lengths: list[int], *, longest: int
+) -> tuple[list[tuple[str, Integers, int]], int]:
+    parts: list[tuple[str, Integers, int]] = []
     start = windows = 0
     for place, (text, length) in enumerate(zip(texts, lengths, strict=True)):
         tokens = flat[start : start + length]

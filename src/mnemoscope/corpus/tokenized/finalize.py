@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from mnemoscope.corpus.tokenized.duplicates import CHUNK, count_repeats
 from mnemoscope.corpus.tokenized.encoded_batches import RECORD
 from mnemoscope.corpus.tokenized.first_pass import LISTED, SHARES, ReadState
-from mnemoscope.corpus.tokenized.tokenized_corpus import COLUMNS, MappedArray
+from mnemoscope.corpus.tokenized.tokenized_corpus import COLUMNS, Integers, MappedArray
 
 TEXT_CHUNK = 1 << 22
 """Bytes of text that are hashed at one time."""
@@ -151,7 +151,7 @@ def _write_columns(
     return FinalizedCorpus(sentences, mined, mined_tokens, held_sentences, held_documents, below, reached)
 
 
-def _within(lengths: NDArray[np.int64], *, mined: int, tokens: int, limits: Limits) -> tuple[int, bool]:
+def _within(lengths: Integers, *, mined: int, tokens: int, limits: Limits) -> tuple[int, bool]:
     """How many more sentences the caps allow, always at least the very first; and whether a cap is reached."""
     kept, ends = len(lengths), tokens + np.cumsum(lengths)
     if limits.max_sentences is not None:

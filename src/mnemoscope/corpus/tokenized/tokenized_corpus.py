@@ -99,14 +99,14 @@ class TokenizedCorpus:
         self.lengths: NDArray[np.int32] = self._columns["lengths"].array
         self.multiplicity: NDArray[np.uint32] = self._columns["multiplicity"].array
         self.held_out: NDArray[np.bool_] = self._columns["held_out"].array
-        self.mined: NDArray[np.int64] = self._columns["mined"].array
+        self.mined: Integers = self._columns["mined"].array
         """Ids of the sentences to mine, ascending: not held out and within the caps."""
         self.mined_lengths: NDArray[np.int32] = self._columns["mined_lengths"].array
-        self.held: NDArray[np.int64] = self._columns["held"].array
+        self.held: Integers = self._columns["held"].array
         self.sentences: int = len(self.lengths)
 
     @property
-    def validation(self) -> NDArray[np.int64] | TokenizedCorpus:
+    def validation(self) -> Integers | TokenizedCorpus:
         """The held-out sentences' ids, or the corpus of the separate validation text."""
         return self.held if self._second is None else self._second
 
@@ -120,7 +120,7 @@ class TokenizedCorpus:
         length = int(self._columns["text_lengths"].array[sentence])
         return self._text.array[start : start + length].tobytes().decode()
 
-    def documents(self, sentences: NDArray[Any]) -> NDArray[np.int64]:
+    def documents(self, sentences: NDArray[Any]) -> Integers:
         """The 0-based documents of the sentences' first occurrences."""
         return np.array(self._columns["documents"].array[sentences], np.int64)
 

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import torch
-from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -52,7 +51,7 @@ from mnemoscope.mining.passes.vectors.values import ValuePass
 from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.run_folder import hold
 from mnemoscope.mining.steps import RunContext, digest, join_pieces, read_saved, run_checkpointed, run_piece
-from mnemoscope.mining.text.batches import pack, pad
+from mnemoscope.mining.text.batches import Ints, pack, pad
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.forward.hooks import Block
 from mnemoscope.models.object_state import check_unchanged, hold_model
@@ -72,7 +71,7 @@ _JUDGED = 10
 class LensBatch:
     """Sentences of one forward, and whether they choose the penalty."""
 
-    rows: list[NDArray[np.int64]]
+    rows: list[Ints]
     judged: bool
 
 
@@ -120,9 +119,7 @@ class LensText:
         return {"tokens": self.tokens, "batches": len(self.batches)}
 
 
-def read_streams(
-    model: LanguageModel, rows: list[NDArray[np.int64]], layers: tuple[int, ...]
-) -> tuple[dict[int, Tensor], Tensor]:
+def read_streams(model: LanguageModel, rows: list[Ints], layers: tuple[int, ...]) -> tuple[dict[int, Tensor], Tensor]:
     """The stream that enters every layer, and the final one, `[position, hidden]` each, at the rows' own tokens."""
     ids = pad(rows, model)
     inside = torch.from_numpy(model.reading.inside(np.array([len(row) for row in rows]), ids.shape[1]))

@@ -19,10 +19,11 @@ from mnemoscope.errors import NotFinite
 from mnemoscope.foundation.budget import BUDGET, rows_within
 from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.prefix_pass import PrefixRows, plan_prefixes, read_prefixes
-from mnemoscope.mining.passes.vectors.projector import Share, join_columns
+from mnemoscope.mining.passes.vectors.projector import Columns, Share, join_columns
 from mnemoscope.mining.passes.vectors.roles import RolePass, last_tokens
 from mnemoscope.mining.passes.vectors.values import TOKENS_KEPT, ValuePass
-from mnemoscope.mining.steps import empty_answers
+from mnemoscope.mining.steps import Answers, empty_answers
+from mnemoscope.mining.text.batches import Ints
 from mnemoscope.mining.text.circle import deal, next_in_circle
 from mnemoscope.models.forward.hooks import Block, read_blocks
 from mnemoscope.models.readout.translators import Lens, Translator, translated_scores, translated_values
@@ -33,7 +34,6 @@ PLAIN = "plain"
 _INTEGERS = ("residual_top", "residual_final_rank", "residual_control_rank", "ffn_top", "output_top")
 _NUMBERS = ("residual_final_probability", "residual_loss")
 
-Ints = NDArray[np.int64]
 Lenses = Mapping[str, Lens]
 """By name; the plain readout has an empty one."""
 
@@ -61,7 +61,7 @@ def reading_columns(values: ValuePass, layer: int, targets: Ints, lenses: Lenses
     return columns | joined | {name: _join(columns[name]) for name in ("target_rank", "control_rank")}
 
 
-def _read_values(wanted: tuple[Ints, Ints], share: Share) -> dict[str, NDArray[Any]]:
+def _read_values(wanted: tuple[Ints, Ints], share: Share) -> Columns:
     """The columns of some memories, without nulls."""
     with torch.inference_mode():
         tokens = [torch.from_numpy(each[share.vectors]).clamp(min=0).to(share.scores.device) for each in wanted]
@@ -105,7 +105,7 @@ class ReadoutPass:
         sentence, position, self._following, self._final = read_prefixes(run, *names)
         self._control = self._final[next_in_circle(len(sentence), run.plan.seed, 13)]
         shape = (len(sentence), len(self._layers), len(lenses))
-        self.answers: dict[str, NDArray[Any]] = {
+        self.answers: Answers = {
             **{name: empty_answers(shape, np.int32) for name in _INTEGERS},
             **{name: empty_answers(shape, np.float32) for name in _NUMBERS},
         }
@@ -114,7 +114,7 @@ class ReadoutPass:
             run, sentence, position, self.read, self.answers, stage="readouts", inputs=(*lenses, self._final, *maps)
         )
 
-    def read(self, batch: PrefixRows) -> Mapping[str, NDArray[Any]]:
+    def read(self, batch: PrefixRows) -> Answers:
         kept: dict[int, list[Tensor]] = {}
 
         def keep(layer: int, block: Block) -> None:

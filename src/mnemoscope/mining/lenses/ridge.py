@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from mnemoscope.mining.text.batches import Ints
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.readout.read_directions import input_embeddings
 from mnemoscope.models.readout.translators import Translator
@@ -95,7 +95,7 @@ class RidgeFit:
         self._to_final = {layer: (empty.copy(), empty.copy()) for layer in layers}
         self._from_words = {layer: tuple(one.with_another_final() for one in self._put_in) for layer in layers}
 
-    def add(self, tokens: NDArray[np.int64], streams: Mapping[int, Tensor], final: Tensor, *, judged: bool) -> None:
+    def add(self, tokens: Ints, streams: Mapping[int, Tensor], final: Tensor, *, judged: bool) -> None:
         """Adds positions: their tokens, the streams `[position, hidden]` of every layer, and the final ones."""
         words, once, of = None, *np.unique(tokens, return_inverse=True)
         if self._words is not None:

@@ -6,19 +6,19 @@ prefix, and to the mean logit; how much attention adds, its own top token, and h
 (definitions.md section 9, attention_share). Parts without a layer are repeated in the rows of a prefix.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from mnemoscope.foundation.budget import BUDGET
 from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.prefix_pass import PrefixRows, check_finite, plan_prefixes, read_prefixes
 from mnemoscope.mining.passes.stream_readings import StreamReader
-from mnemoscope.mining.steps import empty_answers
+from mnemoscope.mining.steps import Answers, empty_answers
+from mnemoscope.mining.text.batches import Ints
 from mnemoscope.mining.text.circle import next_in_circle
 from mnemoscope.models.forward.attention import BlockAttention, eager_attention, find_attention, read_attention
 from mnemoscope.models.readout.token_logits import LogitDirections, TokenLogits
@@ -50,7 +50,7 @@ class AttentionPass:
         self._reader = StreamReader(run.model)
         self._parallel = [run.model.layer(layer).attention is not None for layer in run.plan.layers]
         shape = (count, len(run.plan.layers))
-        self.answers: dict[str, NDArray[Any]] = {
+        self.answers: Answers = {
             **{name: empty_answers(shape, np.int32) for name in ("input_top", "attention_top", "ffn_alone_top")},
             **{name: empty_answers(shape, np.float32) for name in ("attention_norm", "ffn_norm", "attended")},
             **{name: empty_answers(shape, np.float32) for name in _OF_LAYER},
@@ -68,7 +68,7 @@ class AttentionPass:
             around=lambda: eager_attention(run.model),
         )
 
-    def read(self, batch: PrefixRows) -> Mapping[str, NDArray[Any]]:
+    def read(self, batch: PrefixRows) -> Answers:
         """Runs one forward in `eager_attention`."""
         model = self._model
         parts = StreamParts[None](model, batch.at)
@@ -80,7 +80,7 @@ class AttentionPass:
             check_finite(values, self._sentence[batch.prefixes], name, self._plan.layers)
         return columns
 
-    def _split(self, prefixes: NDArray[np.int64], kept: StreamParts[None], last: Tensor) -> dict[str, NDArray[Any]]:
+    def _split(self, prefixes: Ints, kept: StreamParts[None], last: Tensor) -> Answers:
         token, other, following, elsewhere = (
             self._logits.of_tokens(last, torch.from_numpy(tokens[prefixes]))
             for tokens in (self._final, self._other, self._next, self._other_next)
@@ -105,12 +105,12 @@ class AttentionPass:
             columns[name] = torch.stack(column, 1)
         return {name: values.cpu().numpy() for name, values in columns.items()}
 
-    def _project(self, streams: Sequence[LayerStreams]) -> dict[str, NDArray[Any]]:
+    def _project(self, streams: Sequence[LayerStreams]) -> Answers:
         """The top tokens of every layer: of the stream that enters, of attention alone, and in a parallel block of that
         stream plus the feed-forward update (0 in another block).
         """
         every, parallel = list(range(len(streams))), np.flatnonzero(self._parallel).tolist()
-        columns: dict[str, NDArray[Any]] = {}
+        columns: Answers = {}
         for name, places, vectors in (
             ("input_top", every, [each.before for each in streams]),
             ("attention_top", every, [each.attention for each in streams]),

@@ -8,11 +8,9 @@ by memory, exactly in any order. The 20 largest of a prefix are those of the who
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import reduce
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from mnemoscope.attribution.direct_effects import check_head
@@ -20,7 +18,7 @@ from mnemoscope.attribution.gradients import coefficient_gradients
 from mnemoscope.foundation.budget import BUDGET, rows_within
 from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.prefix_pass import PrefixRows, check_finite, plan_prefixes, read_prefixes
-from mnemoscope.mining.steps import empty_answers, is_unanswered
+from mnemoscope.mining.steps import Answers, empty_answers, is_unanswered
 from mnemoscope.mining.text.exact_sums import ROWS, add_sums, exact_sum, value_of
 from mnemoscope.mining.text.thread_team import ThreadTeam
 from mnemoscope.models.forward.attention import eager_attention, find_attention, read_attention
@@ -48,7 +46,7 @@ class ImportancePass:
         self._effects = MemoryEffects(run.model)
         self._firsts = np.concatenate([[0], np.cumsum(run.model.sizes.memories)])
         rows, memories = min(1, len(position)), int(self._firsts[-1])
-        self.answers: dict[str, NDArray[Any]] = {
+        self.answers: Answers = {
             "sums": empty_answers((rows, ROWS, len(KINDS), memories), np.int64),
             "among": empty_answers((rows, len(KINDS), memories), np.int64),
         }
@@ -68,9 +66,14 @@ class ImportancePass:
         # A step that runs out of memory is taken again in halves; a team may have added a part of it by then.
         self.steps = replace(steps, team=ThreadTeam(1))
 
-    def read(self, batch: PrefixRows) -> Mapping[str, NDArray[Any]]:
+    def read(self, batch: PrefixRows) -> Answers:
         """Runs two forwards in `eager_attention`, one of them with gradients, and adds what it finds to the answers."""
-        measured = [self._sizes(kind, each, batch) for kind, each in zip(KINDS, self._measure(batch), strict=True)]
+        measured = []
+        for kind, effects in zip(KINDS, self._measure(batch), strict=True):
+            values = [effects[layer].double() for layer in range(self._model.sizes.layers)]
+            for layer, of_layer in enumerate(values):
+                check_finite(of_layer.numpy()[:, None], self._sentence[batch.prefixes], f"{kind} effects", [layer])
+            measured.append(torch.cat(values, 1).abs())
         largest = [sizes.topk(min(LARGEST, sizes.shape[1]))[0][:, -1:] for sizes in measured]
         among = [((effects >= least) & (effects > 0)).sum(0) for effects, least in zip(measured, largest, strict=True)]
         sums = torch.stack([reduce(add_sums, map(exact_sum, sizes)) for sizes in measured], 1)
@@ -107,14 +110,6 @@ class ImportancePass:
 
         gradients = coefficient_gradients(model, batch.ids, difference, columns=batch.column)
         return direct, {layer: coefficients * gradient for layer, (coefficients, gradient) in gradients.items()}
-
-    def _sizes(self, kind: str, effects: Mapping[int, Tensor], batch: PrefixRows) -> Tensor:
-        """Absolute values `[row, memory]` of all layers, float64."""
-        every = range(self._model.sizes.layers)
-        for layer in every:
-            values = effects[layer].double().numpy()[:, None]
-            check_finite(values, self._sentence[batch.prefixes], f"{kind} effects", [layer])
-        return torch.cat([effects[layer].double() for layer in every], 1).abs()
 
     def write(self) -> None:
         count = len(self._final)

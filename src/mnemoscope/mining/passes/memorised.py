@@ -5,12 +5,9 @@ A document counts with its first 64 tokens: given 32, the model has memorised it
 so one forward answers it.
 """
 
-from typing import Any
-
 import numpy as np
 import polars as pl
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from mnemoscope.atlas import open_atlas
@@ -23,7 +20,7 @@ from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.prefix_pass import plan_rows
 from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.run_folder import encoder_of, open_text
-from mnemoscope.mining.steps import RunContext, empty_answers
+from mnemoscope.mining.steps import Answers, RunContext, empty_answers
 from mnemoscope.mining.text.batches import pad
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.forward.hooks import read_final
@@ -44,7 +41,7 @@ class MemorisedPass:
         documents = draw_documents(run.context, model, plan) if model.longest >= MEMORISED_TOKENS else []
         self.documents = documents
         self._tokens = np.array([one.tokens for one in documents], np.int64).reshape(-1, MEMORISED_TOKENS)
-        self.answers: dict[str, NDArray[Any]] = {
+        self.answers: Answers = {
             "agreed": empty_answers(len(documents), np.int32),
             "loss": empty_answers(len(documents), np.float64),
         }

@@ -19,7 +19,7 @@ from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.literal_readings import LiteralReader
 from mnemoscope.mining.passes.prefix_pass import Prefixes, PrefixRows, check_finite, plan_prefixes
 from mnemoscope.mining.passes.stream_readings import StreamReader, Streams
-from mnemoscope.mining.steps import empty_answers, missing
+from mnemoscope.mining.steps import Answers, empty_answers, missing
 from mnemoscope.models.forward.hooks import Block
 from mnemoscope.tracing.scoring.scores import activity_of, votes_in
 
@@ -99,7 +99,7 @@ class PredictionPass:
             inputs=(prefixes.next_token, *voted, *tops.values()),
         )
 
-    def _read(self, batch: PrefixRows) -> Mapping[str, NDArray[Any]]:
+    def _read(self, batch: PrefixRows) -> Answers:
         model = self._model
         streams: dict[int, Streams] = {}
         coefficients: dict[int, Tensor] = {}

@@ -25,7 +25,7 @@ from mnemoscope.foundation.files import write_bytes
 from mnemoscope.foundation.reading import Reading
 from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.steps import Answers, PlannedSteps, digest, join_pieces, missing, read_saved, run_piece
-from mnemoscope.mining.text.batches import even_parts, pack, pad
+from mnemoscope.mining.text.batches import Ints, even_parts, pack, pad
 from mnemoscope.mining.text.thread_team import ThreadTeam
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.forward.hooks import Block, read_blocks, read_final
@@ -33,8 +33,6 @@ from mnemoscope.models.proof.company import sides
 
 PREFIXES = "prefixes.safetensors"
 """The list of prefixes: of a run in its work folder, of a finished part in its `state/`."""
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -137,7 +135,7 @@ def plan_prefixes(
     run: MiningRun,
     sentence: Ints,
     position: Ints,
-    read: Callable[[PrefixRows], Mapping[str, NDArray[Any]]],
+    read: Callable[[PrefixRows], Answers],
     answers: Answers,
     *,
     stage: str,

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import torch
-from numpy.typing import NDArray
 from polars import selectors
 from torch import Tensor
 
@@ -28,7 +27,7 @@ from mnemoscope.mining.passes.prefix_pass import plan_rows
 from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.plan.removal_cost import TRIGGERS_ASKED
 from mnemoscope.mining.steps import empty_answers
-from mnemoscope.mining.text.batches import pad
+from mnemoscope.mining.text.batches import Ints, pad
 from mnemoscope.mining.text.trigger_table import NamedSentences
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.forward.hooks import read_coefficients
@@ -37,7 +36,7 @@ from mnemoscope.models.proof.company import sides
 WHOLE = -1
 """In place of a removed token: the whole sentence."""
 
-See = Callable[[int, dict[str, NDArray[np.int64]], Tensor], None]
+See = Callable[[int, dict[str, Ints], Tensor], None]
 """Called with a layer, its requests, whose `run` counts through the batch, and its coefficients."""
 
 
@@ -143,7 +142,7 @@ class RemovalPass:
             inputs=(*self.requests.drop("removed"), *run.sentences.arrays()),
         )
 
-    def _answer(self, layer: int, asked: dict[str, NDArray[np.int64]], coefficients: Tensor) -> None:
+    def _answer(self, layer: int, asked: dict[str, Ints], coefficients: Tensor) -> None:
         places = (asked["run"], self._run.model.reading.columns(asked["position"] - 1), asked["memory"])
         removed = coefficients[tuple(map(torch.from_numpy, places))].float().cpu().numpy()
         if not np.isfinite(removed).all():

@@ -1,17 +1,13 @@
 """Coefficients of every memory at the first background prefixes. Makes `samples`, which `compare` correlates."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 import polars as pl
 import torch
-from numpy.typing import NDArray
 
 from mnemoscope.errors import NotFinite
 from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.prefix_pass import PrefixRows, plan_prefixes
-from mnemoscope.mining.steps import empty_answers
+from mnemoscope.mining.steps import Answers, empty_answers
 from mnemoscope.models.forward.hooks import Block
 
 PREFIXES = 2_048
@@ -43,7 +39,7 @@ class SamplePass:
             inputs=("samples", sentence, position),
         )
 
-    def _read(self, batch: PrefixRows) -> Mapping[str, NDArray[Any]]:
+    def _read(self, batch: PrefixRows) -> Answers:
         """Fills in the answers of the sentences' prefixes itself."""
         row, prefix = np.nonzero(batch.prefixes[:, None] == self._row)
         column = self._column[prefix]

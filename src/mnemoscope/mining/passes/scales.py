@@ -8,12 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.prefix_pass import Prefixes, PrefixRows, check_finite, plan_prefixes
-from mnemoscope.mining.steps import empty_answers
+from mnemoscope.mining.steps import Answers, empty_answers
 from mnemoscope.models.forward.hooks import Block
 from mnemoscope.tracing.scoring.scores import own_norm_scales
 
@@ -31,7 +30,7 @@ class ScalePass:
             run, prefixes.sentence, prefixes.position, self._read, {"scale": self._scale}, stage="scales", inputs=()
         )
 
-    def _read(self, batch: PrefixRows) -> Mapping[str, NDArray[Any]]:
+    def _read(self, batch: PrefixRows) -> Answers:
         model = self._model
         kept: dict[int, tuple[Tensor, Tensor, list[Tensor]]] = {}
 

@@ -21,13 +21,12 @@ from mnemoscope.foundation.files import copy_file, make_folder
 from mnemoscope.mining.mining_run import MiningRun, columns_of
 from mnemoscope.mining.passes.prefix_pass import PREFIXES, Prefixes
 from mnemoscope.mining.text.batch_loader import background_table, sentence_rows, token_table
+from mnemoscope.mining.text.batches import Ints
 from mnemoscope.mining.text.state import MiningState
 from mnemoscope.mining.text.trigger_table import NamedSentences, layer_random, layer_triggers
 
 SHARED = ("vocabulary", "tokens", "background")
 """Tables that the parts of one plan have in common."""
-
-Ints = NDArray[np.int64]
 
 
 def write_text_tables(run: MiningRun) -> None:

@@ -8,7 +8,6 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from mnemoscope.errors import NotFinite
@@ -16,6 +15,7 @@ from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.prefix_pass import plan_rows
 from mnemoscope.mining.passes.removals import WHOLE, ShortenedRuns
 from mnemoscope.mining.steps import empty_answers
+from mnemoscope.mining.text.batches import Ints
 
 BEST = 10
 """Different prefixes of each memory and sign."""
@@ -28,12 +28,21 @@ class TokenActivationPass:
 
     def __init__(self, run: MiningRun) -> None:
         self._run, sentences = run, run.sentences
-        self.asked = pl.concat([_best_triggers(run, layer) for layer in run.plan.layers])
+        columns = {"memory": pl.Int32, "sign": pl.Int8, "rank": pl.Int8, "sentence": pl.Int64}
+        kinds = [pl.col(name).cast(kind) for name, kind in columns.items()]
+        asked = []
+        for layer in run.plan.layers:
+            # The first triggers of the best different prefixes, in the table's order.
+            triggers = run.read("triggers", [*columns, "prefix_group"], layer)
+            triggers = triggers.filter(pl.col("rank") == pl.col("prefix_group"), pl.col("rank") < _NUMBERED)
+            best = triggers.group_by("memory", "sign", maintain_order=True).head(BEST)
+            asked.append(best.select(pl.lit(layer).alias("layer"), *kinds))
+        self.asked = pl.concat(asked)
         lengths = sentences.lengths[np.searchsorted(sentences.ids, self.asked["sentence"].to_numpy())]
         self._ends = np.cumsum(lengths)
         begin, length = self._ends - lengths, pl.Series("position", lengths)
-        asked = self.asked.select("layer", "memory", "sentence", length, gap=WHOLE, begin=pl.Series(begin))
-        self._runs = ShortenedRuns(asked, run.model, sentences)
+        requests = self.asked.select("layer", "memory", "sentence", length, gap=WHOLE, begin=pl.Series(begin))
+        self._runs = ShortenedRuns(requests, run.model, sentences)
         self._answers = {"coefficients": empty_answers(int(lengths.sum()), np.float32)}
         """Of every request one after the other, at every token of its sentence."""
         self.steps = plan_rows(
@@ -51,7 +60,7 @@ class TokenActivationPass:
         """Runs these sentences."""
         self._runs.take(items, self._answer)
 
-    def _answer(self, layer: int, asked: dict[str, NDArray[np.int64]], coefficients: Tensor) -> None:
+    def _answer(self, layer: int, asked: dict[str, Ints], coefficients: Tensor) -> None:
         row, memory = (torch.from_numpy(asked[name]).to(coefficients.device) for name in ("run", "memory"))
         activations = coefficients[row, self._run.model.reading.offset :, memory].float().cpu().numpy()
         position = np.arange(activations.shape[1])[None]
@@ -77,12 +86,3 @@ class TokenActivationPass:
             columns = {name: rows[name].to_numpy() for name in ("memory", "sign", "rank")}
             columns["coefficients"] = pa.ListArray.from_arrays(pa.array(starts.astype(np.int32)), halves)
             self._run.write("token_activations", columns | {"scale": scale}, layer)
-
-
-def _best_triggers(run: MiningRun, layer: int) -> pl.DataFrame:
-    """The first triggers of the best different prefixes: layer, memory, sign, rank, sentence, in the table's order."""
-    rows = run.read("triggers", ["memory", "sign", "rank", "prefix_group", "sentence"], layer)
-    rows = rows.filter(pl.col("rank") == pl.col("prefix_group"), pl.col("rank") < _NUMBERED)
-    best = rows.group_by("memory", "sign", maintain_order=True).head(BEST)
-    columns = {"memory": pl.Int32, "sign": pl.Int8, "rank": pl.Int8, "sentence": pl.Int64}
-    return best.select(pl.lit(layer).alias("layer"), *(pl.col(name).cast(kind) for name, kind in columns.items()))

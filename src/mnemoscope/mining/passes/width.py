@@ -24,8 +24,8 @@ from mnemoscope.foundation.budget import BUDGET, rows_within
 from mnemoscope.foundation.memory_names import ABLATED_PARTS, EXIT_THRESHOLDS
 from mnemoscope.mining.mining_run import MiningRun, columns_of
 from mnemoscope.mining.passes.prefix_pass import plan_rows, run_blocks
-from mnemoscope.mining.steps import empty_answers
-from mnemoscope.mining.text.batches import pad
+from mnemoscope.mining.steps import Answers, empty_answers
+from mnemoscope.mining.text.batches import Ints, pad
 from mnemoscope.mining.text.trigger_table import NamedSentences
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.forward.hooks import Block, overwrite_coefficients, read_final
@@ -40,8 +40,6 @@ SAME = 0.9
 
 MOST_TOKENS = 16_384
 """Held-out tokens whose loss is measured, about."""
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -93,7 +91,7 @@ class LossForward:
         sums = np.bincount(self.places[0].numpy(), weights=weights, minlength=len(self.rows))
         return np.asarray(sums, np.float64)
 
-    def count(self, marks: NDArray[np.bool_]) -> NDArray[np.int64]:
+    def count(self, marks: NDArray[np.bool_]) -> Ints:
         return self.total(marks).astype(np.int64)
 
 
@@ -132,7 +130,7 @@ class WidthPass:
                 draws = self._orders[layer] if count < memories else [-1]  # all are all, in any order
                 self.runs += [WidthForwards(layer, draw, count) for draw in draws]
         count, shape = len(self.text.sentence), (len(self.text.sentence), len(plan.layers), len(EXIT_THRESHOLDS))
-        self.answers: dict[str, NDArray[Any]] = {
+        self.answers: Answers = {
             "whole": empty_answers(count, np.float64),
             "loss": empty_answers((count, len(self.runs)), np.float64),
             "stopped": empty_answers(shape, np.int32),
@@ -232,7 +230,7 @@ class WidthPass:
             raise NotFinite(f"{of} has a loss that is not finite on sentence {sentence}; try --dtype float32")
         return asked.total(loss)
 
-    def _tops(self, stream: Tensor) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    def _tops(self, stream: Tensor) -> tuple[Ints, NDArray[np.float64]]:
         """The top token of streams `[row, hidden]` under the model's own readout, and its probability."""
         tokens, probabilities = [], []
         for rows in torch.split(stream, self._rows):

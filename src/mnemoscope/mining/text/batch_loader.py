@@ -7,12 +7,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mnemoscope.corpus import TokenizedCorpus
 from mnemoscope.foundation.reading import Reading
 from mnemoscope.mining.plan.mining_plan import SAMPLED_EVERY, SAMPLED_TOKENS, MiningPlan, batch_order
-from mnemoscope.mining.text.batches import Batch, pad, send
+from mnemoscope.mining.text.batches import Batch, Ints, pad, send
 from mnemoscope.models import LanguageModel
 
 BACKGROUND = 20_000
@@ -46,7 +45,7 @@ class BatchLoader:
         """How many of the mined positions count."""
         return int(np.maximum(self._copy.mined_lengths.astype(np.int64) - self._model.reading.first, 0).sum())
 
-    def _ids(self, number: int) -> NDArray[np.int64]:
+    def _ids(self, number: int) -> Ints:
         return self._batches.ids(int(self._order[number]))
 
     def tokens(self, numbers: Iterable[int]) -> int:
@@ -81,7 +80,7 @@ def background_table(copy: TokenizedCorpus, plan: MiningPlan, reading: Reading) 
     ends = np.cumsum(lengths)
     positions = int(ends[-1]) if len(ends) else 0
     generator, count = np.random.default_rng((plan.seed, 3)), min(BACKGROUND, positions)
-    drawn: NDArray[np.int64] = np.empty(0, np.int64)
+    drawn: Ints = np.empty(0, np.int64)
     if 2 * count >= positions:
         drawn = np.sort(generator.permutation(positions)[:count])
     while len(drawn) < count:  # distinct numbers, in memory of the order of `count`
@@ -98,7 +97,7 @@ def background_table(copy: TokenizedCorpus, plan: MiningPlan, reading: Reading) 
     return {"sentence": sentence, "position": position, "token": token, "next_token": np.ma.masked_equal(following, -1)}
 
 
-def sentence_rows(copy: TokenizedCorpus, ids: NDArray[np.int64]) -> Iterator[dict[str, Any]]:
+def sentence_rows(copy: TokenizedCorpus, ids: Ints) -> Iterator[dict[str, Any]]:
     """The rows of `sentences`, in chunks; ids from `copy.sentences` on are of a separate validation text."""
     mined = int(np.searchsorted(ids, copy.sentences))
     texts = [(copy, ids[:mined], 0, 0)]

@@ -94,7 +94,7 @@ class BatchReader:
         self.layers = list(state.shape.memories)
         self._team = ThreadTeam.of(model)
         self._observers = [Observer() for _ in range(self._team.size)]
-        self._found: list[tuple[Triggers, Survivors | Best]] = []
+        self._candidates: list[tuple[Triggers, Survivors | Best]] = []
         self._measured: list[PieceMeasures] = []
         self._finite: list[Tensor] = []
         """Whether coefficients that are drawn without other measures are finite."""
@@ -105,18 +105,18 @@ class BatchReader:
         """Measures the batch, in halves where memory runs out, and counts it; returns whether it fitted whole. Raises
         NotFinite (nothing counted), or on a card leaves that to `check`.
         """
-        self._found, self._measured, self._finite = [], [], []
+        self._candidates, self._measured, self._finite = [], [], []
         whole = run_in_halves(self._read_piece, batch, Batch.halves)
         self._count()
         return whole
 
     def _read_piece(self, piece: Batch) -> None:
-        before, shares = len(self._found), piece.split(self._team.size)
+        before, shares = len(self._candidates), piece.split(self._team.size)
         measures = PieceMeasures(piece, self.state.shape, len(shares))
         try:
             self._team.run([partial(self._read_share, measures, number, share) for number, share in enumerate(shares)])
         except (RuntimeError, MemoryError):  # a piece that does not fit is measured again, in halves
-            del self._found[before:]
+            del self._candidates[before:]
             for observer in self._observers:
                 observer.forget()
             raise
@@ -137,7 +137,7 @@ class BatchReader:
                     self._finite.append(coefficients[drawn.row].isfinite().all())
                 for sign in shape.signs:
                     firings = self.state.random[layer, sign]
-                    self._found.append((firings, firings.draw(coefficients, drawn, sign=sign)))
+                    self._candidates.append((firings, firings.draw(coefficients, drawn, sign=sign)))
             if shape.alone:
                 return
             dense = layer not in shape.experts
@@ -154,7 +154,7 @@ class BatchReader:
                 measures.experts[layer, group.expert + expert].take(number, *swept.get(expert, ([], None)))
             if not dense:
                 table = weights_of(group, shape.width(layer))
-                weights, by_share = table[places.own.to(table.device)], measures.weights[layer]
+                weights, by_share = table[places.is_counted.to(table.device)], measures.weights[layer]
                 by_share[number] = by_share[number] + weights if number in by_share else weights
 
         with read_groups(self.model, measure, layers=self.layers, own_thread=True):
@@ -187,7 +187,7 @@ class BatchReader:
             triggers = self.state.triggers[layer, sign]
             first, keep = self.model.reading.first, triggers.keep
             best = kernels.best(swept.peaks[sign], rows, triggers.threshold, sign=sign, keep=keep, first=first)
-            self._found.append((triggers, best))
+            self._candidates.append((triggers, best))
 
     def _sweep(
         self, observer: Observer, blocks: list[CoefficientBlock], layer: int, *, sampled: bool
@@ -230,7 +230,7 @@ class BatchReader:
                 place = torch.cat([(one if sign > 0 else -one).argmax(1) for one, _ in taken])
                 ids = torch.cat([sentences for _, sentences in taken])
                 survivors = [triggers.best_of_batch(torch.cat(highest), place, ids, first=self.model.reading.first)]
-            self._found += [(triggers, one) for one in survivors]
+            self._candidates += [(triggers, one) for one in survivors]
 
     def _count(self) -> None:
         experts = [measures for piece in self._measured for measures in piece.experts.values()]
@@ -243,7 +243,7 @@ class BatchReader:
                 self.check()
         for layer in self.layers:  # by one thread: small operations of several wait for Python
             self._count_layer(layer)
-        for triggers, candidates in self._found:
+        for triggers, candidates in self._candidates:
             triggers.enqueue(candidates)
         every = [*self.state.triggers.values(), *self.state.random.values()]
         self._team.run([one.settle for one in every if one.is_due])

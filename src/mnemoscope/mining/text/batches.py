@@ -17,6 +17,7 @@ from mnemoscope.kernels.devices import is_out_of_memory
 from mnemoscope.models import LanguageModel
 
 Items = TypeVar("Items")
+Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Batch:
     """Padded token ids `[batch, position]` with the beginning token, if any; rows ascend in length."""
 
     ids: Tensor
-    lengths: NDArray[np.int64]
+    lengths: Ints
     sentences: Tensor
     sampled: bool
 
@@ -65,13 +66,13 @@ def pad(rows: Sequence[NDArray[np.integer]], model: LanguageModel) -> Tensor:
     return send(ids, model.device)
 
 
-def send(array: NDArray[np.int64], device: torch.device) -> Tensor:
+def send(array: Ints, device: torch.device) -> Tensor:
     """The array on the device, copied asynchronously to a card."""
     tensor = torch.from_numpy(array)
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
-def pack(lengths: NDArray[np.int64], *, area: int, rows: int, apart: NDArray[np.int64] | None = None) -> list[slice]:
+def pack(lengths: Ints, *, area: int, rows: int, apart: Ints | None = None) -> list[slice]:
     """Neighbouring items in batches of at most `rows` and `area`, or one item; unequal `apart` are separated."""
     batches: list[slice] = []
     start, longest = 0, 0

@@ -80,14 +80,14 @@ class Places:
         return BatchRows.of(*sent, positions=int(lengths.sum()))
 
     @cached_property
-    def own(self) -> Tensor:
+    def is_counted(self) -> Tensor:
         """Which of the columns, flattened row by row, are positions that count."""
         reading, width = self.reading, self.batch.ids.shape[1]
         return torch.from_numpy(reading.inside(self.batch.lengths, width, first=reading.first).reshape(-1))
 
     def draw(self, *, seed: int, one_in: int) -> DrawnPositions:
         """The positions that are looked at, on the CPU; none of the tokens `never`."""
-        counted = self.own if self._hidden is None else self.own & ~self._hidden.flatten().cpu()
+        counted = self.is_counted if self._hidden is None else self.is_counted & ~self._hidden.flatten().cpu()
         tokens, width = counted.nonzero()[:, 0], self.batch.ids.shape[1]
         sentences = self.batch.sentences.cpu()[tokens // width]
         positions = tokens % width - self.reading.offset
@@ -98,7 +98,7 @@ class Places:
         (rows, width), device = self.batch.ids.shape, group.coefficients.device
         tokens = torch.arange(rows * width, device=device) if group.tokens is None else group.tokens
         sentences = self.batch.sentences.to(device)
-        at = self.own.to(device)[tokens].nonzero()[:, 0]
+        at = self.is_counted.to(device)[tokens].nonzero()[:, 0]
         tokens = tokens[at]
         experts = torch.zeros_like(tokens) if group.experts is None else group.experts[at]
         pairs, counts = torch.unique_consecutive(experts * rows + tokens // width, return_counts=True)

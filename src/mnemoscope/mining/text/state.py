@@ -11,7 +11,6 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -21,6 +20,7 @@ from mnemoscope.foundation.files import write_bytes
 from mnemoscope.foundation.memory_names import Numbering
 from mnemoscope.kernels.devices import join_names, split_names
 from mnemoscope.mining.text.activity import Activity
+from mnemoscope.mining.text.batches import Ints
 from mnemoscope.mining.text.random_firings import RandomFirings
 from mnemoscope.mining.text.ranges import Range, join_ranges, shared_ranges
 from mnemoscope.mining.text.routing import Routing
@@ -227,16 +227,16 @@ class MiningState:
             *((f"random/{layer}/{sign}", one) for (layer, sign), one in self.random.items()),
         ]
 
-    def named_sentences(self) -> NDArray[np.int64]:
+    def named_sentences(self) -> Ints:
         """The ids of all sentences that hold a trigger, ascending."""
         return _distinct_ids([one.state()["sentence"] for one in self.triggers.values()])
 
-    def drawn_sentences(self) -> NDArray[np.int64]:
+    def drawn_sentences(self) -> Ints:
         """The ids of all sentences that hold a firing drawn at random, ascending."""
         return _distinct_ids([one.state()["sentence"] for one in self.random.values()])
 
 
-def _distinct_ids(tensors: Sequence[Tensor]) -> NDArray[np.int64]:
+def _distinct_ids(tensors: Sequence[Tensor]) -> Ints:
     each = [np.unique(one.cpu().numpy()) for one in tensors]
     ids = np.unique(np.concatenate([np.empty(0, np.int64), *each]))
     return ids[ids >= 0]

@@ -15,10 +15,9 @@ from torch import Tensor
 
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.foundation.reading import Reading
+from mnemoscope.mining.text.batches import Ints
 from mnemoscope.mining.text.random_firings import scramble
 from mnemoscope.mining.text.state import MiningState
-
-Ints = NDArray[np.int64]
 
 
 class NamedSentences:

@@ -88,7 +88,7 @@ class Triggers:
         row, memory = (peaks >= self._thresholds(peaks.shape[1], routed)).nonzero(as_tuple=True)
         candidates = block[row, :, memory]
         place = (candidates if sign > 0 else -candidates).argmax(dim=1)
-        return self._found(peaks[row, memory].float(), row, place, memory, sentences, first, routed, peaks.shape[-1])
+        return self._locate(peaks[row, memory].float(), row, place, memory, sentences, first, routed, peaks.shape[-1])
 
     def _thresholds(self, width: int, routed: RoutedBlock | None) -> Tensor:
         """What the memories of a block must reach: `[1, memory]` or, of experts, `[batch, memory]`."""
@@ -97,7 +97,7 @@ class Triggers:
         thresholds = self.threshold[routed.first_memory : routed.first_memory + routed.count * width]
         return thresholds.view(routed.count, width)[routed.experts]
 
-    def _found(
+    def _locate(
         self,
         magnitude: Tensor,
         row: Tensor,
@@ -145,7 +145,7 @@ class Triggers:
         magnitude, least = block if sign > 0 else -block, self._thresholds(block.shape[-1], routed)
         row, place, memory = (magnitude >= least[:, None]).nonzero(as_tuple=True)
         reached = magnitude[row, place, memory].float()
-        return self._found(reached, row, place, memory, sentences, first, routed, block.shape[-1])
+        return self._locate(reached, row, place, memory, sentences, first, routed, block.shape[-1])
 
     def add(self, survivors: Survivors) -> None:
         self.enqueue(survivors)

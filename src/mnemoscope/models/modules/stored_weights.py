@@ -41,7 +41,7 @@ def check_format(config: Any, place: str, source: str, arguments: dict[str, Any]
     ]
     stated = next((entry for entry in entries if isinstance(entry, dict)), None)
     if stated is None and not getattr(config, "quantization", None):
-        path = find_file(place, _BESIDE, **{name: arguments[name] for name in ("revision", "local_files_only")})
+        path = find_file(place, _BESIDE, arguments)
         stated = None if path is None else {"quant_method": "modelopt", **_inside(path)}
     elif stated is None or "quant_method" not in stated:
         mlx = getattr(config, "quantization", None)
@@ -91,7 +91,7 @@ def _first_packed(place: str) -> tuple[str, str] | None:
     """The first matrix of eight-bit floats or integers in safetensors files, and its format; or None."""
     folder = Path(place)
     if not folder.is_dir():
-        at = find_file(place, "config.json", local_files_only=True)
+        at = find_file(place, "config.json", {"local_files_only": True})
         folder = at.parent if at is not None else folder
     for path in weight_files(folder):
         if path.suffix == ".safetensors":

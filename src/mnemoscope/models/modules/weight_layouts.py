@@ -44,10 +44,12 @@ def weight_files(folder: Path) -> list[Path]:
     return []
 
 
-def find_file(place: str, name: str, **options: Any) -> Path | None:
-    """A file of a folder or hub id; None if it is missing, or cannot be fetched."""
+def find_file(place: str, name: str, arguments: Mapping[str, Any]) -> Path | None:
+    """A file of a folder or hub id, searched for as transformers' `arguments` say; None if it is missing, or cannot be
+    fetched.
+    """
     try:
-        path = cached_file(place, name, **options)
+        path = cached_file(place, name, **{key: arguments.get(key) for key in ("revision", "local_files_only")})
     except OSError:
         return None
     return None if path is None else Path(path)

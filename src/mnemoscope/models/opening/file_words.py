@@ -41,7 +41,7 @@ _LATER = {"peft_version", "qalora_group_size"}
 
 def check_config(config: Any, place: str, source: str, arguments: dict[str, Any]) -> None:
     """Raises ModelUnsupported for an entry of `config.json` that would change numbers and is not read."""
-    path = find_file(place, "config.json", **{name: arguments[name] for name in ("revision", "local_files_only")})
+    path = find_file(place, "config.json", arguments)
     for name, value in _strange(config, None if path is None else json.loads(path.read_text(encoding="utf-8"))):
         raise ModelUnsupported(
             f"model {source!r} states {name} = {str(value)[:60]!r} in its config.json, which transformers"

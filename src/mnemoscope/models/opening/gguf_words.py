@@ -1,4 +1,7 @@
-"""What a `.gguf` file says of its model, held against what transformers reads of it.
+"""A `.gguf` file for transformers, and what it says of its model, held against what transformers reads of it.
+
+Configuration, weights and tokenizer come from the file, every weight widened. Files beside it may belong to another
+model, and transformers would take its tokenizer from them; so it is alone in a folder.
 
 transformers passes over keys of the metadata, and over tensors that it has no name for, without a word. Here every key
 of the architecture and of the tokenizer, and every tensor, is put into the configuration (if it is not there), known
@@ -8,6 +11,9 @@ of llama.cpp. Other keys (`general.*`, of the tools that made the file) describe
 
 import math
 import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +21,11 @@ from typing import Any
 import torch
 import transformers
 from tokenizers import pre_tokenizers
+from transformers import modeling_gguf_pytorch_utils
 
-from mnemoscope.errors import ModelUnsupported
+from mnemoscope.errors import ModelDamaged, ModelUnsupported
 
+SUFFIX = ".gguf"
 _ENTRIES = {
     "context_length": "max_position_embeddings",
     "embedding_length": "hidden_size",
@@ -68,6 +76,37 @@ _LARGEST_GEMMAS = {"gemma2": 46, "gemma3": 62}
 """Blocks of the 27B models, whose scores are scaled by hidden size and heads; as llama.cpp tells them."""
 _FREQS, _LONG, _SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
 _BASE = 10_000.0
+
+
+@contextmanager
+def lone_file(path: Path) -> Iterator[tuple[str, set[str]]]:
+    """A temporary folder that holds only this file, and, once it is loaded, the names of its tensors that have a place
+    (none: transformers' newer reader tells what it left).
+    """
+    with path.open("rb") as file:
+        if file.read(4) != b"GGUF":
+            raise ModelDamaged(f"{str(path)!r} is not a GGUF file: it does not begin with GGUF; take an undamaged copy")
+    with tempfile.TemporaryDirectory(prefix="mnemoscope-") as folder, _watch_names() as places:
+        (Path(folder) / path.name).symlink_to(path.resolve())
+        yield folder, places
+
+
+@contextmanager
+def _watch_names() -> Iterator[set[str]]:
+    """Suppresses transformers' bar for widening tensors, which has no switch; keeps its map of names, long to make."""
+    library: Any = modeling_gguf_pytorch_utils
+    places, usual, mapped = set[str](), library.tqdm, library.get_gguf_hf_weights_map
+
+    def keep(*given: Any, **named: Any) -> Any:
+        names = mapped(*given, **named)
+        places.update(names)
+        return names
+
+    library.tqdm, library.get_gguf_hf_weights_map = lambda tensors, **_: tensors, keep
+    try:
+        yield places
+    finally:
+        library.tqdm, library.get_gguf_hf_weights_map = usual, mapped
 
 
 @dataclass(frozen=True)

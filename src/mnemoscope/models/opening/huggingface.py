@@ -41,8 +41,7 @@ from mnemoscope.models.opening.adapters import (
 )
 from mnemoscope.models.opening.dequantization import check_quantised, dequantize, format_of, widen_at_load
 from mnemoscope.models.opening.file_words import check_config, check_weights
-from mnemoscope.models.opening.gguf_file import SUFFIX, lone_file
-from mnemoscope.models.opening.gguf_words import GgufWords
+from mnemoscope.models.opening.gguf_words import SUFFIX, GgufWords, lone_file
 from mnemoscope.models.opening.handmade import models as handmade
 from mnemoscope.models.opening.hub import one_line_errors, where
 from mnemoscope.models.opening.tokenizer_files import open_tokenizer, reader_of
@@ -95,7 +94,7 @@ def open_model(source: Any, *, tokenizer: Any, opening: ModelOptions, room: Room
     context = next(iter(numbers_in(config, _CONTEXT_ENTRIES)), _UNSTATED_CONTEXT)
     return LoadedParts(
         network=model,
-        own=in_memory,
+        in_memory=in_memory,
         spec=spec,
         name=Path(spec).stem if spec.endswith(SUFFIX) else None,
         opening=opening,

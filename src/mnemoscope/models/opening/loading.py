@@ -79,7 +79,7 @@ def load_model(
     opened = reopen()
     model, network = _read(opened, kind, place, revision)
     again = None
-    if opened.own and network is opened.network:
+    if opened.in_memory and network is opened.network:
         again = lambda: _read(reopen(), kind, place, revision)[0]  # noqa: E731
     model.usage = ObjectInUse(network, model.spec, model.sizes.vocabulary, model.lock, again)
     return model
@@ -91,19 +91,19 @@ def _read(
 ) -> tuple[LanguageModel, nn.Module]:
     check_reachable(opened.network)
     keep_as_stored(opened.network)
-    if is_placed(opened.network) or (place is None and opened.own):
+    if is_placed(opened.network) or (place is None and opened.in_memory):
         place = device_of_module(opened.network)
     elif place is None:
         place = device_of(AUTO)
-    elif opened.own and is_spread(opened.network):
+    elif opened.in_memory and is_spread(opened.network):
         raise OptionError("a model that accelerate has spread stays where it is; leave out device")
-    kind = torch.float32 if kind is None and not opened.own else kind
+    kind = torch.float32 if kind is None and not opened.in_memory else kind
     check_finite(opened.network)
     content = content_fingerprint(opened.network, opened.config, opened.tokens.description)
     try:
         with at_rest(opened.network):
-            network = _place(opened.network, kind, place, copied=opened.own)
-            if not opened.own:
+            network = _place(opened.network, kind, place, copied=opened.in_memory)
+            if not opened.in_memory:
                 network.eval()
             anatomy = opened.anatomy(network)
             if not anatomy.layers:

@@ -53,9 +53,8 @@ def open_tokenizer(
             kind: Any = PreTrainedTokenizerFast if stated in _PLAIN else AutoTokenizer
             tokenizer = kind.from_pretrained(place, **arguments)
     except ModelError:
-        options = {name: arguments.get(name) for name in ("revision", "local_files_only")}
         names = [] if source is None or folder.is_dir() else [name for name in _FILES if "*" not in name]
-        if not names or any(find_file(place, name, **options) is not None for name in names):
+        if not names or any(find_file(place, name, arguments) is not None for name in names):
             raise
         raise TokenizerNotFound(f"{name} holds no tokenizer; {_WHAT_TO_DO}") from None
     # Without added tokens: transformers makes an empty tokenizer of missing files.

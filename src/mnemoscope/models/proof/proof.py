@@ -196,7 +196,7 @@ def keys_error(parts: Layer, block: Block, scale: "ErrorScale") -> float:
 class ErrorScale:
     """Measures errors at the sentences' own positions, against the limit of the products' dtype."""
 
-    own: Tensor
+    in_sentence: Tensor
     dtype: torch.dtype
 
     @property
@@ -209,7 +209,7 @@ class ErrorScale:
         """
         if a.shape != b.shape:
             return float("inf")
-        in_sentence = self.own.to(a.device)
+        in_sentence = self.in_sentence.to(a.device)
         difference = (a.float() - b.float()).abs()[in_sentence]
         reference = b.float()[in_sentence].square().mean().sqrt().clamp_min(1e-6)
         size = torch.stack([term.float().abs() for term in (a, b, *terms)]).amax(dim=0)[in_sentence]

@@ -141,8 +141,6 @@ QUESTION = Question(
     needs_patterns=True,
 )
 
-FEWEST_LAYERS = 3
-
 
 def answer(atlas: Atlas) -> pl.DataFrame:
     """Own column: `at_layer`, where the fewest memories are active. Raises AtlasUnfinished if predictions, prefixes,
@@ -197,6 +195,6 @@ def _correlation(active: ByLayer, other: Mapping[int, Estimate]) -> Estimate:
     both = np.array([(a, b) for a, b in pairs if a is not None and b is not None], np.float64).reshape(-1, 2)
     away = both - both.mean(0) if len(both) else both
     spread = float(np.sqrt(np.square(away).sum(0).prod()))
-    if len(both) < FEWEST_LAYERS or spread < 1e-12:
+    if len(both) < 3 or spread < 1e-12:
         return Estimate(None, len(both))
     return Estimate(float(np.clip(away.prod(1).sum() / spread, -1, 1)), len(both))

@@ -95,7 +95,8 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     """
     rows, builder = Predictions(atlas), AnswerBuilder(QUESTION, {"at_layer": pl.Int16})
     for adding, read in ((builder.literal(), rows.literal()), (builder, rows)):
-        _add(adding, atlas, read)
+        if read is not None:
+            _add(adding, atlas, read)
     return builder.frame()
 
 

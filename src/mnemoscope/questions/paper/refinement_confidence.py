@@ -99,9 +99,10 @@ QUESTION = Question(
 def answer(atlas: Atlas) -> pl.DataFrame:
     """Own column: `quantile`. Raises AtlasUnfinished if predictions or prefixes are missing."""
     rows, builder = Predictions(atlas), AnswerBuilder(QUESTION, {"quantile": pl.Float64})
-    _add(builder.literal(), atlas, rows.literal())
-    bare = rows.share(rows["literal_residual_bare_probability"])
-    builder.add_layers("literal_probability_bare", bare, total=False)
+    if (literal := rows.literal()) is not None:
+        _add(builder.literal(), atlas, literal)
+        bare = literal.share(literal["literal_residual_bare_probability"])
+        builder.add_layers("literal_probability_bare", bare, total=False)
     _add(builder, atlas, rows)
     builder.add(None, "documents", rows.documents())
     return builder.frame()

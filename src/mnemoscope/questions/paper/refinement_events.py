@@ -125,7 +125,8 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     """
     rows, builder = Predictions(atlas), AnswerBuilder(QUESTION, {"judged_by": pl.String})
     for adding, read in ((builder.literal(), rows.literal()), (builder, rows)):
-        _add(adding, atlas, read)
+        if read is not None:
+            _add(adding, atlas, read)
     builder.add(None, "documents", rows.documents())
     judged = judged_apart(judgements(atlas))
     for model, name in ((False, "composition_distant"), (True, "models_composition_distant")):

@@ -90,10 +90,10 @@ QUESTION = Question(
 def answer(atlas: Atlas) -> pl.DataFrame:
     """`match_lower_third` is of layer ceil(L / 3) - 1. Raises AtlasUnfinished without predictions or prefixes."""
     rows, builder = Predictions(atlas), AnswerBuilder(QUESTION, {"at_layer": pl.Int16})
-    literal = rows.literal()
-    _add(builder.literal(), atlas, literal, TENTH)
-    bare = literal.share(literal["residual_top"] == literal["literal_final_top"])
-    builder.add_layers("literal_match_bare", bare, total=False)
+    if (literal := rows.literal()) is not None:
+        _add(builder.literal(), atlas, literal, TENTH)
+        bare = literal.share(literal["residual_top"] == literal["literal_final_top"])
+        builder.add_layers("literal_match_bare", bare, total=False)
     _add(builder, atlas, rows, ELEVENTH)
     builder.add(None, "documents", rows.documents())
     return builder.frame()

@@ -110,19 +110,19 @@ def render_page(
     edition = Edition(loaded.atlas)
     edition.tables.keep("answers", loaded.answers)
     page = report_page(edition, loaded.cases, routed)
+    charts = json.dumps(specifications, ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True)
     values = {
         "style": _part("page.css"),
-        # Without sequences that end a script element or open an HTML comment.
+        # Scripts and charts without sequences that end a script element or open an HTML comment.
         "scripts": [
             script.replace("</script", "<\\/script").replace("<!--", "<\\!--") for script in (vega, _part("page.js"))
         ],
-        "charts": embed_json(specifications),
+        "charts": charts.translate({ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}),
         "drawings": drawings,
         "inside": inside,
     }
     frame = Frame(edition, loaded.atlas.path, "/", asset=str, place=_place, dead="")
-    text = frame.render(page.template, page.values() | values)
-    return text.replace(escape(str(loaded.atlas.path)), "ATLAS")
+    return frame.render(page.template, page.values() | values).replace(escape(str(loaded.atlas.path)), "ATLAS")
 
 
 def _place(link: str) -> str | None:
@@ -132,12 +132,6 @@ def _place(link: str) -> str | None:
 
 def _part(name: str) -> str:
     return files("mnemoscope.show.export").joinpath("template", name).read_text(encoding="utf-8")
-
-
-def embed_json(value: object) -> str:
-    """JSON that is safe inside a script element."""
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True)
-    return text.translate({ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"})
 
 
 def export_figure(specification: dict[str, Any]) -> dict[str, bytes]:

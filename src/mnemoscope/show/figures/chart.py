@@ -15,11 +15,13 @@ from mnemoscope.questions.question import Answer, Row
 from mnemoscope.show.figures.colours import SOLID
 
 WIDTH, HEIGHT = 600, 260
-LAYER_AXIS = "layer (counted from 0)"
 PERCENT = "~%"
 TOOLTIP = {"layer:N": "layer", "series:N": "what", "said:N": "value", "interval:N": "95 % interval", "count:N": "cases"}
 
-STYLE: dict[str, Any] = {
+Data = dict[str, Any]
+"""An object of JSON: a row of a chart's data, or a part of a specification."""
+
+STYLE: Data = {
     "font": "sans-serif",
     "title": {
         "anchor": "start",
@@ -59,7 +61,7 @@ class Panel:
     """One chart and its data rows by name, kept apart since Altair copies embedded data. `draw` is slow."""
 
     draw: Callable[[], Drawing]
-    rows: Mapping[str, Sequence[dict[str, Any]]]
+    rows: Mapping[str, Sequence[Data]]
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ class Series:
     title: str = ""
 
 
-def record(row: Row, series: str) -> dict[str, Any]:
+def record(row: Row, series: str) -> Data:
     numbers = {name: round_significant(getattr(row, name)) for name in ("value", "low", "high")}
     texts = {"said": row.text, "interval": row.interval or DASH, "count": f"{row.count:,}"}
     return {"layer": row.layer, "series": series, **numbers, **texts}
@@ -127,7 +129,7 @@ def layer_axis(*, padding: float = 0.0, band: float = 0.5) -> alt.X:
     scale = {"type": "band", "paddingInner": padding, "paddingOuter": padding / 2}
     # Every other label goes until there is room: many layers stay readable in a small picture, too.
     axis = {"labelAngle": 0, "labelOverlap": "parity", "labelSeparation": 9}
-    return alt.X("layer:O", title=LAYER_AXIS, axis=axis, scale=scale, bandPosition=band)
+    return alt.X("layer:O", title="layer (counted from 0)", axis=axis, scale=scale, bandPosition=band)
 
 
 def tooltip(titles: Mapping[str, str] = TOOLTIP) -> list[alt.Tooltip]:

@@ -96,8 +96,7 @@ def frame(atlas: Atlas, *, patterns: bool) -> PictureFrame:
             atlas.table("values", layer=layer, columns=["max_probability", *AT_WORK]),
         )
 
-    tables = atlas.each_layer(read)
-    activity, values = (pl.concat(one) for one in zip(*tables, strict=True))
+    activity, values = (pl.concat(one) for one in zip(*atlas.each_layer(read), strict=True))
     signed, at_work = bool((activity["min"] < 0).any()), values[AT_WORK[0]].count() > 0
     rates = strongly_active(activity) if signed else activity.select(pl.col("positive") / pl.col("prefixes").clip(1))
     confidences = values.select(AT_WORK) if at_work else values.select("max_probability")

@@ -14,6 +14,7 @@ from mnemoscope.show.figures.chart import (
     PERCENT,
     STYLE,
     WIDTH,
+    Data,
     Drawing,
     Figure,
     Panel,
@@ -64,8 +65,8 @@ def lines(
     behind = stated_rows(stated, answer, name)
 
     def vertical(field: str) -> alt.Y:
-        scaled: dict[str, Any] = {"type": "log"} if log else {"zero": True}
-        ticks: dict[str, Any] = {"tickCount": 3} if log else {}
+        scaled: Data = {"type": "log"} if log else {"zero": True}
+        ticks: Data = {"tickCount": 3} if log else {}
         return alt.Y(f"{field}:Q", title=y, scale=scaled, axis={"format": format, **ticks})
 
     def draw() -> Drawing:
@@ -90,8 +91,7 @@ def lines(
             area = place.mark_area(invalid="break-paths-show-domains")
             layers.insert(0, area.encode(y=vertical("from"), y2=alt.Y2("to:Q"), opacity=faint))
         if zero:
-            level = chart("zero").mark_rule(color="currentColor", opacity=0.5)
-            layers.insert(0, level.encode(y=vertical("zero")))
+            layers.insert(0, chart("zero").mark_rule(color="currentColor", opacity=0.5).encode(y=vertical("zero")))
         return alt.layer(*stated_marks(behind, answer, stated, vertical), *layers)
 
     return (panel(draw, {name: rows, "zero": [{"zero": 0}], **behind}, title=title),)
@@ -109,7 +109,7 @@ def _colours(series: Sequence[Series], *, stroke: bool = False) -> alt.Color:
     return alt.Color("series:N", **_scale(series, [one.colour for one in series], stroke=stroke))
 
 
-def _scale(series: Sequence[Series], values: Sequence[Any], *, stroke: bool) -> dict[str, Any]:
+def _scale(series: Sequence[Series], values: Sequence[Any], *, stroke: bool) -> Data:
     """One of the values per series; the legend is above the chart, in one row if it fits."""
     labels = [one.title for one in series]
     # Equal legends of all marks are merged into one; opaque, although bands are faint.
@@ -143,7 +143,7 @@ def _beside(series: Sequence[Series], layers: int) -> alt.XOffset:
     return alt.XOffset("series:N", scale={"type": "point", "domain": domain})
 
 
-def _gaps(answer: Answer, series: Sequence[Series], rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _gaps(answer: Answer, series: Sequence[Series], rows: Sequence[Mapping[str, Any]]) -> list[Data]:
     """A row without a value where a series has none, so that the line is interrupted at that layer."""
     drawn = {(row["series"], row["layer"]) for row in rows}
     return [
@@ -154,7 +154,7 @@ def _gaps(answer: Answer, series: Sequence[Series], rows: Sequence[Mapping[str, 
     ]
 
 
-def _above_zero(row: dict[str, Any]) -> dict[str, Any]:
+def _above_zero(row: Data) -> Data:
     """The row without values that a logarithmic scale cannot show."""
     if row["value"] is None or row["value"] <= 0:
         return {**row, "value": None, "low": None, "high": None}
@@ -162,7 +162,7 @@ def _above_zero(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _add_bands(
-    rows: Sequence[dict[str, Any]],
+    rows: Sequence[Data],
     answer: Answer,
     series: Sequence[Series],
     bands: Mapping[str, tuple[str, str]] | None,
@@ -241,22 +241,22 @@ def error_bars(name: str, *, x: str = "layer", at: float = 0.5, reach: float = 0
     return alt.layer(middle, *ends)
 
 
-def panel(draw: Callable[[], Drawing], rows: Mapping[str, Sequence[dict[str, Any]]], *, title: str) -> Panel:
+def panel(draw: Callable[[], Drawing], rows: Mapping[str, Sequence[Data]], *, title: str) -> Panel:
     return Panel(lambda: draw().properties(width=WIDTH, height=HEIGHT, title=title), rows)
 
 
-def small_specification(answer: Answer, figure: Figure) -> dict[str, Any]:
+def small_specification(answer: Answer, figure: Figure) -> Data:
     first = figure.panels[0]
     small = Panel(lambda: first.draw().properties(width=SMALL_WIDTH, height=SMALL_HEIGHT, title=""), first.rows)
     whole = specification(answer, replace(figure, panels=(small,)), about="")
     axis = whole["config"]["axis"] | {"labelFontSize": 11, "tickCount": 3}
     legend = whole["config"]["legend"] | {"labelFontSize": 11, "symbolSize": 90, "columnPadding": 16}
     config = whole["config"] | {"axis": axis, "axisY": {"minExtent": 30}, "legend": legend}
-    narrow: dict[str, Any] = _narrow_part({name: whole[name] for name in whole if name != "datasets"}, columns=2)
+    narrow: Data = _narrow_part({name: whole[name] for name in whole if name != "datasets"}, columns=2)
     return narrow | {"config": config, "datasets": whole["datasets"]}
 
 
-def narrow_specification(answer: Answer, figure: Figure) -> dict[str, Any]:
+def narrow_specification(answer: Answer, figure: Figure) -> Data:
     """The figure for a window of 390 pixels."""
     whole = specification(answer, figure, about="")
     for panel in whole["vconcat"]:
@@ -280,7 +280,7 @@ def _narrow_part(part: Any, *, columns: int) -> Any:
     return narrow
 
 
-def specification(answer: Answer, figure: Figure, *, about: str) -> dict[str, Any]:
+def specification(answer: Answer, figure: Figure, *, about: str) -> Data:
     """The figure as Vega-Lite: its panels in a column, in one style; `about` (model, text) is its subtitle."""
     whole = alt.vconcat(*(panel.draw() for panel in figure.panels), spacing=28)
     apart = whole.resolve_scale(color=APART, opacity=APART, strokeDash=APART, xOffset=APART)

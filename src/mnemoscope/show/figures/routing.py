@@ -5,7 +5,6 @@ and the overlap of its memories, come from their best positive triggers.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import altair as alt
 import numpy as np
@@ -14,9 +13,8 @@ import polars as pl
 from mnemoscope.atlas import Atlas
 from mnemoscope.foundation.intervals import Estimate, mean
 from mnemoscope.foundation.memory_names import Numbering
-from mnemoscope.show.figures.chart import STYLE
+from mnemoscope.show.figures.chart import STYLE, Data
 
-FIRES_ON = 6
 LEAST = 5
 """Fewest triggers that end in a token shown."""
 PAIRS = 2_000
@@ -31,7 +29,7 @@ class LayerRouting:
     """
 
     layer: int
-    experts: list[dict[str, Any]]
+    experts: list[Data]
     evenness: float | None
     same: Estimate
     different: Estimate
@@ -84,7 +82,7 @@ def _fires_on(numbering: Numbering, triggers: pl.DataFrame) -> dict[int, list[in
         .filter(pl.col("lift") > 1)
         .sort(["expert", "lift", "len", "token"], descending=[False, True, True, False])
     )
-    grouped = lifts.group_by("expert", maintain_order=True).agg(pl.col("token").head(FIRES_ON))
+    grouped = lifts.group_by("expert", maintain_order=True).agg(pl.col("token").head(6))
     return dict(grouped.iter_rows())
 
 
@@ -110,7 +108,7 @@ def _overlaps(numbering: Numbering, triggers: pl.DataFrame, *, seed: int, layer:
     return overlap(alike), overlap(~alike)
 
 
-def routing_chart(layers: list[LayerRouting], *, about: str | None = None) -> dict[str, Any]:
+def routing_chart(layers: list[LayerRouting], *, about: str | None = None) -> Data:
     """Shares of tokens by layer and expert, over an even share, as Vega-Lite; `about`: with title and legend."""
     legend = None
     if about is not None:
@@ -121,7 +119,7 @@ def routing_chart(layers: list[LayerRouting], *, about: str | None = None) -> di
             labelColor="currentColor",
             values=[0.25, 0.5, 1, 2, 4],
         )
-    rows: list[dict[str, Any]] = []
+    rows: list[Data] = []
     for layer in layers:
         routed = [row for row in layer.experts if row["first_share"] is not None]
         even = sum(row["tokens"] for row in routed) / max(1, len(routed))

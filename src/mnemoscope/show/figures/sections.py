@@ -23,7 +23,7 @@ from mnemoscope.questions.answers import answers_with
 from mnemoscope.questions.question import LITERAL, Answer, Claim, Finding, Outcome, Row
 from mnemoscope.questions.registry import room_of
 from mnemoscope.questions.verdicts import NOTHING_FOUND, of_few_documents
-from mnemoscope.show.figures.chart import Cell, Figure, Table, cell
+from mnemoscope.show.figures.chart import Cell, Data, Figure, Table, cell
 from mnemoscope.show.figures.panels import specification
 
 
@@ -49,7 +49,7 @@ def draw_figure(question: str, answers: Mapping[str, Answer]) -> Figure:
     return figure
 
 
-def drawn_figure(atlas: Atlas, answers: Mapping[str, Answer], question: str) -> dict[str, Any]:
+def drawn_figure(atlas: Atlas, answers: Mapping[str, Answer], question: str) -> Data:
     about = f"model {atlas.manifest.model.spec}, text {atlas.manifest.corpus.spec}"
     return specification(answers[question], draw_figure(question, answers), about=about)
 
@@ -64,14 +64,12 @@ def chart(atlas: Atlas | str | Path, question: str) -> alt.VConcatChart:
     return alt.VConcatChart.from_dict(drawn_figure(opened, answers_with(opened, question), question))
 
 
-def section(question: str, answers: Mapping[str, Answer]) -> dict[str, Any]:
+def section(question: str, answers: Mapping[str, Answer]) -> Data:
     """The texts and tables of one question; `missing` is the reason why there is no figure, else empty."""
     answer = answers[question]
     figure = Figure((), "", "", "", "") if answer.missing else draw_figure(question, answers)
     return {
-        "question": question,
-        "figure": answer.question.paper.figure,
-        "about": answer.question.title,
+        **answer.heading(),
         "asked": answer.question.paper.question,
         "missing": answer.missing,
         "axes": figure.axes,

@@ -11,7 +11,7 @@ from typing import Any
 import altair as alt
 
 from mnemoscope.questions.question import Answer
-from mnemoscope.show.figures.chart import Drawing, chart, layer_axis
+from mnemoscope.show.figures.chart import Data, Drawing, chart, layer_axis
 
 PAPER_LAYERS = 16
 DOTS = [2, 2]
@@ -30,7 +30,7 @@ class Stated:
     last: int = PAPER_LAYERS
     at: float = 0.0
 
-    def rows(self, answer: Answer) -> list[dict[str, Any]]:
+    def rows(self, answer: Answer) -> list[Data]:
         """A row per mined layer in which it is drawn. The paper's layer 11 begins where upper layers do."""
         label = f"the paper: {self.says}"
         if not self.heights:
@@ -44,7 +44,7 @@ class Stated:
         ]
 
 
-def stated_rows(stated: Sequence[Stated], answer: Answer, name: str) -> dict[str, list[dict[str, Any]]]:
+def stated_rows(stated: Sequence[Stated], answer: Answer, name: str) -> dict[str, list[Data]]:
     """The data of what can be drawn, by name."""
     return {f"{name}_{PAPER}_{place}": rows for place, one in enumerate(stated) if (rows := one.rows(answer))}
 
@@ -64,7 +64,7 @@ def stated_marks(
     """The marks of `stated_rows`, with a legend of their own below the panel."""
     first_rows = {name: drawn[0] for name, drawn in rows.items()}
     labels = [row["stated"] for row in first_rows.values()]
-    legend: dict[str, Any] = {"orient": "bottom", "title": None, "columns": 1, "labelLimit": 0, "offset": 4}
+    legend: Data = {"orient": "bottom", "title": None, "columns": 1, "labelLimit": 0, "offset": 4}
     dotted = json.dumps([row["stated"] for row in first_rows.values() if "from" not in row])
     dash = {"expr": f"indexof({dotted}, datum.value) < 0 ? [] : {DOTS}"}
     legend |= {"symbolType": "stroke", "symbolStrokeColor": "currentColor", "symbolStrokeWidth": 1, "symbolDash": dash}

@@ -6,12 +6,12 @@ An annotator's pages are blind: neither memory nor control is revealed.
 import hashlib
 import secrets
 from dataclasses import asdict, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from mnemoscope.questions.question import EMPTY
-from mnemoscope.show.pages.edition import Edition
+from mnemoscope.show.pages.edition import Data, Edition
 from mnemoscope.show.pages.page import Page, PageKind
 from mnemoscope.show.pages.questions import Size, answers_of, draw_answer
 
@@ -53,7 +53,7 @@ TITLES = {
 """Labels of the numbers of results; other names are shown as they are."""
 
 
-def work_view(store: "Store", annotator: "Annotator") -> dict[str, Any]:
+def work_view(store: "Store", annotator: "Annotator") -> Data:
     places = store.places(annotator)
     return {
         "name": annotator.name,
@@ -66,17 +66,17 @@ def work_view(store: "Store", annotator: "Annotator") -> dict[str, Any]:
     }
 
 
-def progress_view(store: "Store", annotator: "Annotator") -> dict[str, Any]:
+def progress_view(store: "Store", annotator: "Annotator") -> Data:
     progress = store.progress(annotator)
     finished, total = progress.keys_finished + progress.cases_finished, progress.keys + progress.cases
     return asdict(progress) | {"complete": progress.complete and total > 0, "finished": finished, "total": total}
 
 
-def item_view(store: "Store", annotator: "Annotator", view: "KeyView | CaseView") -> dict[str, Any]:
+def item_view(store: "Store", annotator: "Annotator", view: "KeyView | CaseView") -> Data:
     progress = progress_view(store, annotator)
     codes = [place.code for place in store.places(annotator)]
     number, previous, following = None, None, None
-    others: list[dict[str, Any]] | None = None
+    others: list[Data] | None = None
     if view.code in codes:
         number = codes.index(view.code) + 1
         previous, following = ([None, *codes, None][place] for place in (number - 1, number + 1))
@@ -86,7 +86,7 @@ def item_view(store: "Store", annotator: "Annotator", view: "KeyView | CaseView"
     return {**judged_item(view), **near, "progress": progress, "others": others}
 
 
-def judged_item(view: "KeyView | CaseView") -> dict[str, Any]:
+def judged_item(view: "KeyView | CaseView") -> Data:
     item = asdict(view)
     memory = item.get("memory")
     # A memory's code is its name, judged or not, because browsers store drafts under the code.
@@ -94,19 +94,19 @@ def judged_item(view: "KeyView | CaseView") -> dict[str, Any]:
 
 
 def item_page(
-    data: dict[str, Any],
+    data: Data,
     annotator: "Annotator",
     pattern: str = "",
     *,
     problem: str = "",
-    draft: dict[str, Any] | None = None,
+    draft: Data | None = None,
 ) -> Page:
     """The page of one item, editing the pattern named in the address, or a draft that could not be stored."""
     is_memory = data["memory"] is not None
     if draft is not None:
         pattern = "new" if draft["pattern"] is None else str(draft["pattern"])
 
-    def extra() -> dict[str, Any]:
+    def extra() -> Data:
         # Browsers store the drafts of each annotator under this key.
         person = hashlib.sha256(annotator.name.encode()).hexdigest()[:12]
         # `none` has another meaning in templates.
@@ -138,7 +138,7 @@ def after(places: "tuple[Place, ...]", code: str | None) -> str | None:
     return next((place.code for place in turned if not place.finished and place.code != code), None)
 
 
-def campaign_view(store: "Store | None") -> dict[str, Any]:
+def campaign_view(store: "Store | None") -> Data:
     if store is None:
         return {"campaign": None, "people": []}
     campaign, people = store.campaign(), store.annotators()
@@ -148,11 +148,11 @@ def campaign_view(store: "Store | None") -> dict[str, Any]:
     }
 
 
-def results_view(results: "Results") -> dict[str, Any]:
+def results_view(results: "Results") -> Data:
     return {table.name: getattr(results, table.name).to_dicts() for table in fields(results)}
 
 
-def draw_people(edition: Edition, figure: list[dict[str, Any]]) -> str:
+def draw_people(edition: Edition, figure: list[Data]) -> str:
     """Figure 2 from rules and people, drawn for wide and for narrow windows; empty without judgements."""
     if all(row["value"] is None for row in figure):
         return ""
@@ -168,11 +168,11 @@ def draw_people(edition: Edition, figure: list[dict[str, Any]]) -> str:
     return "".join(f'<div class="{one}">{drawing}</div>' for one, drawing in drawings.items())
 
 
-def totals(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def totals(rows: list[Data]) -> list[Data]:
     return [row | _name_view(row["name"]) for row in rows if row["layer"] is None]
 
 
-def by_layer(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def by_layer(rows: list[Data]) -> Data:
     names = list(dict.fromkeys(row["name"] for row in rows if row["layer"] is not None))
     layers = sorted({row["layer"] for row in rows if row["layer"] is not None})
     cells = {(row["layer"], row["name"]): row for row in rows}
@@ -180,5 +180,5 @@ def by_layer(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {"names": [{"name": name} | _name_view(name) for name in names], "lines": lines}
 
 
-def _name_view(name: str) -> dict[str, Any]:
+def _name_view(name: str) -> Data:
     return {"title": TITLES.get(name, name.replace("_", " ")), "share": name not in NUMBERS}

@@ -30,6 +30,8 @@ PAGES = 64 << 20
 _SPAN = 1 << 24
 """More than the memories of any layer, and than the positions of any sentence."""
 
+Data = dict[str, Any]
+"""An object of JSON: the data of a page, or a part of them."""
 Manifests = tuple[str, ...]
 """As `manifests_of`."""
 Peaks = tuple[np.ndarray, np.ndarray]
@@ -48,7 +50,7 @@ class Edition:
     pages: Cache = field(default_factory=lambda: Cache(PAGES, weigh=_bytes_of))
     tables: Cache = field(default_factory=Cache)
     mined: Cache = field(default_factory=Cache)
-    published: Callable[[MemoryId], list[dict[str, Any]]] = lambda _: []
+    published: Callable[[MemoryId], list[Data]] = lambda _: []
     """The judgements of a memory that every page may show; they may change within one edition."""
 
     @property
@@ -109,7 +111,7 @@ class Edition:
             (name, layer, columns), lambda: self.atlas.table(name, layer=layer, columns=columns).sort("memory")
         )
 
-    def row(self, name: str, memory: MemoryId, columns: tuple[str, ...] | None = None) -> dict[str, Any]:
+    def row(self, name: str, memory: MemoryId, columns: tuple[str, ...] | None = None) -> Data:
         rows, number = self.table(name, memory.layer, columns), self.atlas.number(memory)
         entry = rows.row(number, named=True) if number < rows.height else None
         if entry is None or entry["memory"] != number:
@@ -120,7 +122,7 @@ class Edition:
     def promoted_tokens(self, memory: MemoryId, sign: int = 1) -> Sequence[int]:
         return promoted_tokens(self.tokens_of(memory), sign)
 
-    def tokens_of(self, memory: MemoryId) -> dict[str, Any]:
+    def tokens_of(self, memory: MemoryId) -> Data:
         """Of its row of `values`, what `promoted_tokens` reads."""
         return self.row("values", memory, ("memory", "top_tokens", "bottom_tokens", *FEATURE_COLUMNS))
 
@@ -131,13 +133,12 @@ class Edition:
         table = self.table("activity", layer, ("memory", "max", "min"))
         return table["max"].cast(pl.Float64).to_numpy(), table["min"].cast(pl.Float64).to_numpy()
 
-    def patterns(self, memory: MemoryId) -> list[dict[str, Any]] | None:
+    def patterns(self, memory: MemoryId) -> list[Data] | None:
         if not self.has_patterns:
             return None
 
         def make() -> pl.DataFrame:
-            of_layer = self.atlas.rows_where("patterns", column="layer", ids=[memory.layer])
-            return of_layer.sort("memory", "pattern")
+            return self.atlas.rows_where("patterns", column="layer", ids=[memory.layer]).sort("memory", "pattern")
 
         rows = self.read_current(("patterns", memory.layer), make)
         return rows.filter(pl.col("memory") == self.atlas.number(memory)).to_dicts()

@@ -120,8 +120,7 @@ def choose(rows: pl.DataFrame, choice: Choice) -> pl.DataFrame:
         labels = pl.concat_str("label", "label_negative", separator="\n", ignore_nulls=True).str.to_lowercase()
         tests.append(labels.str.contains(choice.label.lower(), literal=True))
     if choice.token:
-        text = pl.col("top_text").str.to_lowercase()
-        tests.append(text.str.contains(choice.token.lower(), literal=True))
+        tests.append(pl.col("top_text").str.to_lowercase().str.contains(choice.token.lower(), literal=True))
     if (numbers := choice.numbers()) is not None:
         tests.append(pl.col("memory").is_in(numbers))
     single = {"rate": ["rate"], "confidence": ["max_probability"], "norm": ["value_norm"], "strong": [*STRONG]}

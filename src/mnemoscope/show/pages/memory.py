@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import polars as pl
 from pydantic import Field
@@ -13,7 +13,7 @@ from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import AtlasDamaged, MemoryIdError, OptionError
 from mnemoscope.foundation.memory_names import HISTOGRAM_EDGES, MemoryId
 from mnemoscope.foundation.near_duplicates import count_different
-from mnemoscope.show.pages.edition import Edition
+from mnemoscope.show.pages.edition import Data, Edition
 from mnemoscope.show.pages.model.trace import CHANGES, PROMPT, Change, TraceAddress
 from mnemoscope.show.pages.page import Address, Page, PageKind, PageNotFound
 from mnemoscope.show.pages.triggers import fold_groups, group_triggers, random_groups, random_view, triggers_view
@@ -62,7 +62,7 @@ def memory_page(edition: Edition, name: MemoryName, address: MemoryAddress = PLA
     best = _best(triggers)
     value, activity = edition.row("values", wanted), edition.row("activity", wanted)
     importance, lenses = _importance(edition, wanted), edition.atlas[wanted].through_lenses()
-    data: dict[str, Any] = {
+    data: Data = {
         "memory": str(wanted),
         "layer": wanted.layer,
         "previous": _beside(edition, wanted, -1),
@@ -90,7 +90,7 @@ def memory_page(edition: Edition, name: MemoryName, address: MemoryAddress = PLA
         "set": changes,
     }
 
-    def extra() -> dict[str, Any]:
+    def extra() -> Data:
         carry, rows = carried.query(), {"values": value, "activity": activity, "importance": importance}
         return {
             "positive": fold_groups(group_triggers(triggers, 1, says=value["top_tokens"][0])),
@@ -107,7 +107,7 @@ def memory_page(edition: Edition, name: MemoryName, address: MemoryAddress = PLA
     return Page("memory.html", str(wanted), data, extra)
 
 
-def reference(edition: Edition, wanted: MemoryId) -> dict[str, Any]:
+def reference(edition: Edition, wanted: MemoryId) -> Data:
     """A permanent reference to this memory: the hashes of the weights and of the atlas."""
     model = edition.atlas.manifest.model
     revision = f", revision {model.revision}" if model.revision else ""
@@ -136,18 +136,17 @@ def _beside(edition: Edition, wanted: MemoryId, step: int) -> str | None:
     return str(atlas.name(layers[at], 0 if step > 0 else atlas.memories(layers[at]) - 1))
 
 
-def _value(edition: Edition, value: dict[str, Any]) -> dict[str, Any]:
+def _value(edition: Edition, value: Data) -> Data:
     """Top and bottom tokens; the bottom tokens' probabilities are those under -v."""
     vocabulary = edition.atlas.vocabulary
     best, most = value["top_scores"][0], value["max_probability"]
     linear = edition.atlas.manifest.model.head == "linear"
 
-    def tokens_at(end: str, sign: int) -> list[dict[str, Any]]:
-        pairs = zip(value[f"{end}_tokens"], value[f"{end}_scores"], strict=True)
+    def tokens_at(end: str, sign: int) -> list[Data]:
         return [
             vocabulary.token(token)
             | {"score": score, "probability": most * math.exp(sign * score - best) if sign == 1 or linear else None}
-            for token, score in pairs
+            for token, score in zip(value[f"{end}_tokens"], value[f"{end}_scores"], strict=True)
         ]
 
     names = ("max_probability", "entropy", "value_norm", "key_norm", "up_norm", "working_logit", "working_probability")
@@ -165,7 +164,7 @@ def _value(edition: Edition, value: dict[str, Any]) -> dict[str, Any]:
     return shown | {name: value[name] for name in names}
 
 
-def _readings(edition: Edition, rows: pl.DataFrame | None, *, tokens: str, rank: str) -> list[dict[str, Any]]:
+def _readings(edition: Edition, rows: pl.DataFrame | None, *, tokens: str, rank: str) -> list[Data]:
     vocabulary = edition.atlas.vocabulary
     return [
         {"lens": row["lens"], rank: row[rank], "top": [vocabulary.token(token) for token in row[tokens][:READ]]}
@@ -173,7 +172,7 @@ def _readings(edition: Edition, rows: pl.DataFrame | None, *, tokens: str, rank:
     ]
 
 
-def _follows(edition: Edition, value: dict[str, Any], triggers: list[dict[str, Any]]) -> dict[str, Any]:
+def _follows(edition: Edition, value: Data, triggers: list[Data]) -> Data:
     target = value["target"]
     return {
         "target": None if target is None else edition.atlas.vocabulary.token(target),
@@ -184,14 +183,14 @@ def _follows(edition: Edition, value: dict[str, Any], triggers: list[dict[str, A
     }
 
 
-def _count_followed(triggers: list[dict[str, Any]], sign: int, says: int) -> dict[str, int]:
+def _count_followed(triggers: list[Data], sign: int, says: int) -> dict[str, int]:
     """How many of the best triggers of a sign are followed by the token `says`."""
     best = _best(triggers, sign)
     followed = sum(one["next"] is not None and one["next"]["token"] == says for one in best)
     return {"followed": followed, "best": len(best)}
 
 
-def _best(triggers: list[dict[str, Any]], sign: int = 1) -> list[dict[str, Any]]:
+def _best(triggers: list[Data], sign: int = 1) -> list[Data]:
     return [one for one in triggers if one["sign"] == sign and one["rank"] < BEST_TRIGGERS]
 
 
@@ -201,7 +200,7 @@ def extreme(edition: Edition, memory: MemoryId) -> float:
     return max(abs(float(activity["max"])), abs(float(activity["min"])))
 
 
-def _activity(activity: dict[str, Any]) -> dict[str, Any]:
+def _activity(activity: Data) -> Data:
     edges = [None, *HISTOGRAM_EDGES, None]
     bins = [
         {"low": low, "high": high, "count": count}
@@ -215,7 +214,7 @@ def _activity(activity: dict[str, Any]) -> dict[str, Any]:
     return {**numbers, "all_prefixes": every, "share": share, "bins": bins}
 
 
-def _importance(edition: Edition, wanted: MemoryId) -> dict[str, Any] | None:
+def _importance(edition: Edition, wanted: MemoryId) -> Data | None:
     """The memory's row of the table; None without the table, or without validation prefixes."""
     if not edition.atlas.has("importance", layer=wanted.layer) or edition.table("importance", wanted.layer).is_empty():
         return None
@@ -223,7 +222,7 @@ def _importance(edition: Edition, wanted: MemoryId) -> dict[str, Any] | None:
     return {name: row[name] for name in IMPORTANCE}
 
 
-def bars(activity: dict[str, Any]) -> list[dict[str, Any]]:
+def bars(activity: Data) -> list[Data]:
     """The histogram's bins from the first non-empty one to the last, with heights from 0 to 100 (logarithmic)."""
     bins = activity["bins"]
     filled = [index for index, one in enumerate(bins) if one["count"]]
@@ -235,7 +234,7 @@ def bars(activity: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _by_value(edition: Edition, wanted: MemoryId) -> list[dict[str, Any]]:
+def _by_value(edition: Edition, wanted: MemoryId) -> list[Data]:
     atlas = edition.atlas
     rows = atlas.rows_where("neighbours", wanted.layer, column="memory", ids=[atlas.number(wanted)])
     try:
@@ -247,7 +246,7 @@ def _by_value(edition: Edition, wanted: MemoryId) -> list[dict[str, Any]]:
         raise AtlasDamaged(f"{atlas.path}: the table of neighbours names a missing memory ({error})") from error
 
 
-def _by_triggers(edition: Edition, wanted: MemoryId, triggers: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _by_triggers(edition: Edition, wanted: MemoryId, triggers: Sequence[Data]) -> list[Data]:
     """The memories that share the most distinct positive prefixes, with their top tokens."""
     prefixes: dict[int, tuple[int, int]] = {}
     for trigger in triggers:
@@ -259,12 +258,11 @@ def _by_triggers(edition: Edition, wanted: MemoryId, triggers: Sequence[dict[str
     return [memory_token(edition, other) | {"shared": shared[other], "of": len(prefixes)} for other in best]
 
 
-def memory_token(edition: Edition, memory: MemoryId) -> dict[str, Any]:
+def memory_token(edition: Edition, memory: MemoryId) -> Data:
     """`top` is its value's first token, said only if it `promotes` it."""
-    top = edition.atlas.vocabulary.token(edition.tokens_of(memory)["top_tokens"][0])
     return {
         "memory": str(memory),
-        "top": top,
+        "top": edition.atlas.vocabulary.token(edition.tokens_of(memory)["top_tokens"][0]),
         "promotes": bool(edition.promoted_tokens(memory)),
         "label": edition.label(memory),
     }

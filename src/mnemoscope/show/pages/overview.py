@@ -2,8 +2,6 @@
 mining.
 """
 
-from typing import Any
-
 import polars as pl
 
 from mnemoscope.atlas.manifest import RUN
@@ -14,12 +12,11 @@ from mnemoscope.foundation.formatting import format_blocks
 from mnemoscope.questions.answers import lacks_tables
 from mnemoscope.show.figures.examples import best_examples
 from mnemoscope.show.figures.summary import cards, describe_mining, warnings
-from mnemoscope.show.pages.edition import Edition
+from mnemoscope.show.pages.edition import Data, Edition
 from mnemoscope.show.pages.page import Page, PageKind
 from mnemoscope.show.pages.questions import answers_of, draw_small
 from mnemoscope.show.pages.triggers import group_triggers, triggers_view
 
-STRIKING = 10
 GLANCE = ("key_patterns", "value_agreement", "layer_activity", "refinement_match")
 """Questions whose figures are shown in small: patterns, agreement, activity, refinement."""
 
@@ -32,7 +29,7 @@ def overview_page(edition: Edition) -> Page:
     )
 
 
-def overview_view(edition: Edition) -> dict[str, Any]:
+def overview_view(edition: Edition) -> Data:
     """Model, text, plan, run, the totals of every question, warnings, and the most striking memories."""
     manifest = edition.atlas.manifest
     mined, corpus = manifest.model, manifest["corpus"]
@@ -62,7 +59,7 @@ def overview_view(edition: Edition) -> dict[str, Any]:
     }
 
 
-def overview_words(edition: Edition, data: dict[str, Any]) -> dict[str, Any]:
+def overview_words(edition: Edition, data: Data) -> Data:
     # Questions beyond the paper need tables that most atlases lack.
     unanswered = [question for question in data["unanswered"] if question in THE_PAPERS]
     not_mined = [question for question in unanswered if lacks_tables(edition.atlas, question)]
@@ -80,10 +77,10 @@ def overview_words(edition: Edition, data: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def striking_memories(edition: Edition) -> list[dict[str, Any]]:
+def striking_memories(edition: Edition) -> list[Data]:
     """The most striking memories; `example` is a trigger followed by the value's top token, if there is one."""
     memories = []
-    for row in best_examples(edition.atlas, STRIKING).to_dicts():
+    for row in best_examples(edition.atlas).to_dicts():
         memory = edition.atlas.name(row["layer"], row["memory"])
         says = row["top_token"]
         (shown,) = group_triggers(triggers_view(edition, memory, patterns=(), foretold=says), 1, says=says)

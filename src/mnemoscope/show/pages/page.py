@@ -20,7 +20,7 @@ from mnemoscope.atlas.schema import table_kind
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.foundation.formatting import DASH, format_value, show_text, show_token, times_chance
 from mnemoscope.foundation.memory_names import MemoryId
-from mnemoscope.show.pages.edition import Edition
+from mnemoscope.show.pages.edition import Data, Edition
 
 MODEL, SECOND = "model", "second model"
 DEAD = "This page is not among those that were written"
@@ -33,11 +33,11 @@ class Page:
 
     template: str
     title: str
-    data: dict[str, Any]
-    extra: Callable[[], dict[str, Any]] = field(default=dict)
+    data: Data
+    extra: Callable[[], Data] = field(default=dict)
     status: int = 200
 
-    def values(self) -> dict[str, Any]:
+    def values(self) -> Data:
         return {"title": self.title, **self.data, **self.extra()}
 
 
@@ -127,7 +127,7 @@ class Frame:
         """A drawing of our own, which contains only permitted elements, with its links mapped like the page's."""
         return Markup(re.sub(r'href="(/[^"]*)"', lambda match: self.link(match[1]), svg) if self.note else svg)
 
-    def render(self, template: str, values: dict[str, Any]) -> str:
+    def render(self, template: str, values: Data) -> str:
         usual = {"frame": self, "link": self.link, "asset": self.asset, "twin": "", "title": "", "bare": False}
         return environment().get_template(template).render(usual | values)
 

@@ -5,14 +5,14 @@ The same sections as in the report. Only stored answers are shown; a page never 
 
 import threading
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from mnemoscope.questions import QUESTIONS
 from mnemoscope.questions.answers import stored_answers
 from mnemoscope.questions.question import Answer, Row
-from mnemoscope.show.pages.edition import Edition
+from mnemoscope.show.pages.edition import Data, Edition
 from mnemoscope.show.pages.page import Page, PageKind, PageNotFound
 
 QuestionName = Annotated[str, Field(max_length=100, description="A question, such as value_agreement")]
@@ -26,18 +26,17 @@ def answers_of(edition: Edition) -> dict[str, Answer]:
     return edition.read_current("answers", lambda: stored_answers(edition.atlas))
 
 
-def layer_numbers(edition: Edition, layer: int) -> list[dict[str, Any]]:
+def layer_numbers(edition: Edition, layer: int) -> list[Data]:
     entries = []
-    for question, answer in answers_of(edition).items():
+    for answer in answers_of(edition).values():
         rows = [answer.at(name, layer) for name in answer.question.layer_page]
         numbers = [_number(answer, row) for row in rows if row is not None]
         if numbers and not answer.missing:
-            figure = answer.question.paper.figure
-            entries.append({"question": question, "figure": figure, "about": answer.question.title, "numbers": numbers})
+            entries.append({**answer.heading(), "numbers": numbers})
     return entries
 
 
-def _number(answer: Answer, row: Row) -> dict[str, Any]:
+def _number(answer: Answer, row: Row) -> Data:
     numbers = {name: getattr(row, name) for name in ("value", "low", "high", "count")}
     return {"name": row.name, "label": _label(answer, row.name), **numbers, "said": row.text, "between": row.interval}
 
@@ -51,13 +50,11 @@ def _label(answer: Answer, name: str) -> str:
 def questions_page(edition: Edition) -> Page:
     """Every question of the paper, and what this atlas answers."""
     entries = []
-    for question, answer in answers_of(edition).items():
+    for answer in answers_of(edition).values():
         rows = [] if answer.missing else answer.rows(answer.question.main)
         entries.append(
             {
-                "question": question,
-                "figure": answer.question.paper.figure,
-                "about": answer.question.title,
+                **answer.heading(),
                 "asked": answer.question.paper.question,
                 "missing": answer.missing,
                 "headline": _label(answer, answer.question.main),
@@ -74,7 +71,7 @@ def question_page(edition: Edition, question: QuestionName) -> Page:
         raise PageNotFound(f"There is no question {question!r}; they are {', '.join(answers)}.")
     data = edition.tables.get(("question", question), lambda: question_view(edition, question))
 
-    def extra() -> dict[str, Any]:
+    def extra() -> Data:
         missing = answers[question].missing
         sizes: tuple[Size, ...] = () if missing else ("", "narrow")
         return {"drawings": {size: _keep_drawing(edition, question, size=size) for size in sizes}}
@@ -106,18 +103,13 @@ def _keep_drawing(edition: Edition, question: str, *, size: Size) -> str:
 
 def draw_small(edition: Edition, *questions: str) -> list[dict[str, str]]:
     return [
-        {
-            "question": question,
-            "figure": answer.question.paper.figure,
-            "about": answer.question.title,
-            "drawing": _keep_drawing(edition, question, size="small"),
-        }
+        {**answer.heading(), "drawing": _keep_drawing(edition, question, size="small")}
         for question in questions
         if not (answer := answers_of(edition)[question]).missing
     ]
 
 
-def question_view(edition: Edition, question: str) -> dict[str, Any]:
+def question_view(edition: Edition, question: str) -> Data:
     from mnemoscope.show.figures.sections import section
 
     answers = answers_of(edition)

@@ -1,24 +1,31 @@
-"""The report's page: the overview's cards, every question's section, and striking memories with their triggers."""
+"""The report's page: the overview's cards, every question's section, striking memories with their triggers, and the
+methods box: the facts needed to judge the numbers or to reproduce them, from the manifest.
+"""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import polars as pl
 
-from mnemoscope.foundation.formatting import show_text, show_token
+from mnemoscope.atlas import Atlas
+from mnemoscope.atlas.form import Manifest, MinedCorpus, MinedModel
+from mnemoscope.foundation.formatting import number, percent, pluralise, show_text, show_token
 from mnemoscope.foundation.memory_names import MemoryId
+from mnemoscope.questions.question import Answer
 from mnemoscope.show.figures.examples import judged_sentence
-from mnemoscope.show.figures.methods import methods
 from mnemoscope.show.figures.routing import LayerRouting
 from mnemoscope.show.figures.sections import compare_with_paper, csv_link, describe_upper_layers
 from mnemoscope.show.figures.summary import cards, describe_mining, warnings
 from mnemoscope.show.pages.changes import comparison_views
-from mnemoscope.show.pages.edition import Edition
+from mnemoscope.show.pages.edition import Data, Edition
 from mnemoscope.show.pages.overview import striking_memories
 from mnemoscope.show.pages.page import Page
 from mnemoscope.show.pages.questions import answers_of, question_view
 from mnemoscope.show.pages.routing import routing_views
 from mnemoscope.show.pages.triggers import fold_groups, group_triggers, shorten_start, triggers_view
+
+Facts = list[tuple[str, str]]
 
 
 def report_page(edition: Edition, compositions: pl.DataFrame | None, routing: Sequence[LayerRouting] = ()) -> Page:
@@ -44,28 +51,23 @@ def report_page(edition: Edition, compositions: pl.DataFrame | None, routing: Se
     return Page("report.html", f"Memories of {data['model']}", data)
 
 
-TRIGGERS = 8
-PATTERNS = 5
-TOKENS = 6
-
-
-def read_memories(edition: Edition) -> list[dict[str, Any]]:
+def read_memories(edition: Edition) -> list[Data]:
     """The striking memories, each with its best triggers, patterns and top tokens."""
-    return [_example(edition, one) for one in striking_memories(edition)]
+    views = []
+    for striking in striking_memories(edition):
+        memory = MemoryId.parse(striking["memory"])
+        top = edition.row("values", memory)["top_tokens"][:6]
+        triggers = fold_groups(group_triggers(triggers_view(edition, memory, patterns=()), 1, says=top[0]))
+        about = {
+            "triggers": triggers[:8],
+            "patterns": (edition.patterns(memory) or [])[:5],
+            "tokens": [edition.atlas.vocabulary.token(token) for token in top],
+        }
+        views.append(striking | about)
+    return views
 
 
-def _example(edition: Edition, striking: dict[str, Any]) -> dict[str, Any]:
-    memory = MemoryId.parse(striking["memory"])
-    top = edition.row("values", memory)["top_tokens"][:TOKENS]
-    triggers = fold_groups(group_triggers(triggers_view(edition, memory, patterns=()), 1, says=top[0]))
-    return striking | {
-        "triggers": triggers[:TRIGGERS],
-        "patterns": (edition.patterns(memory) or [])[:PATTERNS],
-        "tokens": [edition.atlas.vocabulary.token(token) for token in top],
-    }
-
-
-def composition_cases(edition: Edition, listed: pl.DataFrame) -> list[dict[str, Any]]:
+def composition_cases(edition: Edition, listed: pl.DataFrame) -> list[Data]:
     """Prefixes whose prediction the last layer composes: the prefix, and what each stream and the text say next."""
     atlas, cases = edition.atlas, []
     stored = atlas.table("prefixes").select("prefix", "sentence", "position").rows_by_key("prefix", unique=True)
@@ -76,3 +78,87 @@ def composition_cases(edition: Edition, listed: pl.DataFrame) -> list[dict[str, 
         token = atlas.vocabulary.token(prefix[-1])
         cases.append({"short_before": shorten_start(show_text(before)), "token": token, "said": tokens})
     return cases
+
+
+def methods(atlas: Atlas, answers: Mapping[str, Answer]) -> list[tuple[str, Facts]]:
+    manifest = atlas.manifest
+    return [
+        ("Model", _model(manifest.model)),
+        ("Text", _text(manifest.corpus, manifest.plan)),
+        ("Questions", _questions(manifest, answers)),
+        ("Plan", _plan(manifest)),
+    ]
+
+
+def _model(model: MinedModel) -> Facts:
+    sizes = model.sizes
+    layers = f"{pluralise(len(sizes.memories), 'layer')} of"
+    memories = f"{' or '.join(f'{size:,}' for size in sorted(set(sizes.memories)))} memories"
+    rest = [f"{name} {getattr(sizes, name):,}" for name in ("hidden", "vocabulary", "context")]
+    share = percent(sizes.ffn_parameters / max(1, sizes.parameters))
+    activation = f"gated {model.activation}" if model.gated else model.activation
+    errors = [f"{name} {error:.1g}" for name, error in sorted(model.proof.items()) if error is not None]
+    return _known_facts(
+        ("model", model.spec),
+        ("revision", model.revision),
+        ("fingerprint", model.fingerprint),
+        ("shape", ", ".join([f"{layers} {memories}", *rest])),
+        ("parameters", f"{sizes.parameters:,}, {share} of them in feed-forward layers"),
+        ("kind", ", ".join((model.family, model.block, activation))),
+        ("load-time proof, largest errors", ", ".join(errors)),
+    )
+
+
+def _known_facts(*facts: tuple[str, str | None]) -> Facts:
+    return [(name, text) for name, text in facts if text]
+
+
+def _text(corpus: MinedCorpus, plan: Mapping[str, Any]) -> Facts:
+    counts, validation, overlap = corpus.counts, plan.get("validation"), corpus.overlap
+    counted = ("documents", "document"), ("mined_sentences", "sentence"), ("mined_tokens", "token")
+    held = pluralise(counts["held_out_sentences"], "sentence")
+    also = f"{overlap.sentences:,} of {overlap.of:,} validation sentences ({percent(overlap.share)})"
+    return [
+        ("text", corpus.spec),
+        ("fingerprint", corpus.fingerprint),
+        ("mined", ", ".join(pluralise(counts[name], noun) for name, noun in counted)),
+        ("held out", f"{percent(corpus.held_out_share)} of the sentences ({held})"),
+        ("validation text", "the held-out sentences" if validation is None else str(validation)),
+        ("validation sentences also mined", also),
+    ]
+
+
+def _questions(manifest: Manifest, answers: Mapping[str, Answer]) -> Facts:
+    questions = manifest.questions
+    one, two = (questions.removals_excluded[length] for length in ("length_one", "length_two"))
+    kinds = dict.fromkeys(answer.interval for answer in answers.values() if answer.interval)
+    return _known_facts(
+        ("validation prefixes (Figures 7 to 11)", f"{questions.prefixes:,} of {questions.prefixes_asked:,} asked for"),
+        ("memories per layer whose triggers lose a token (Figure 3)", str(questions.removals_per_layer)),
+        ("triggers of one token, left out of Figure 3", f"{one:,}"),
+        ("triggers of two tokens, left out of Figure 3", f"{two:,}" if two else None),
+        *((f"projection of {name}", projection) for name, projection in sorted(manifest.projections.items())),
+        ("95 % intervals", "; ".join(kinds) or "none"),
+    )
+
+
+def _plan(manifest: Manifest) -> Facts:
+    left_out = {"model", "model_fingerprint", "corpus", "corpus_fingerprint", "validation", "layers"}
+    names = sorted(manifest.plan.keys() - left_out)
+    facts = [(name.replace("_", " "), _value(manifest.plan[name])) for name in names]
+    facts.append(("batches computed in halves for want of memory", f"{len(manifest.out_of_memory_batches):,}"))
+    facts.append(("hash of the plan", manifest.plan_hash))
+    facts.append(("mnemoscope", f"{manifest.package}, atlas schema {manifest.schema}"))
+    return facts
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "not set"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return number(value)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -9,12 +9,11 @@ import polars as pl
 from mnemoscope.foundation.options.mining_options import choose_layers
 from mnemoscope.foundation.options.search_fields import SEARCH_FIELDS, USUAL_FIELDS, check_search_fields
 from mnemoscope.search import Index
-from mnemoscope.show.pages.edition import Edition
+from mnemoscope.show.pages.edition import Data, Edition
 from mnemoscope.show.pages.memory import memory_token
 from mnemoscope.show.pages.page import Page, PageKind
 
 PAGE = 50
-LIKE = 8
 LAST = 10_000 // PAGE
 
 OpenIndex = Callable[[], Index]
@@ -27,7 +26,7 @@ def search_page(
     among = read_layers(edition, layers)
     names = tuple(dict.fromkeys(piece for field in fields for piece in field.split(",") if piece)) or USUAL_FIELDS
     check_search_fields(names)
-    data: dict[str, Any] = {"q": text, "in": list(names), "fields": list(SEARCH_FIELDS), "layers": layers, "page": page}
+    data: Data = {"q": text, "in": list(names), "fields": list(SEARCH_FIELDS), "layers": layers, "page": page}
     data |= {"total": None, "hits": [], "pages": 0, "totals": {}, "exact": True, "tokens": [], "lacking": []}
     if text.strip():
         data |= _hits(edition, index(), text, names, among, page)
@@ -37,7 +36,7 @@ def search_page(
 
 def _hits(
     edition: Edition, opened: Index, text: str, fields: tuple[str, ...], layers: Sequence[int] | None, page: int
-) -> dict[str, Any]:
+) -> Data:
     result = opened.search(text, fields=fields, layers=layers, limit=PAGE, offset=PAGE * (page - 1))
     hits = [
         memory_token(edition, hit.memory)
@@ -51,7 +50,7 @@ def _hits(
         }
         for hit in result.hits
     ]
-    like = opened.tokens_like(text.strip()[:200], limit=LIKE)
+    like = opened.tokens_like(text.strip()[:200], limit=8)
     return {
         "total": result.total,
         "totals": result.totals,
@@ -78,13 +77,13 @@ def token_page(edition: Edition, index: OpenIndex, *, token: int, layers: str, p
     opened = index()
     totals = {kind: opened.count(token, kind=kind, layers=among) for kind in ("promotes", "demotes", "fires")}
     counts = _counts(edition).drop("token").row(token, named=True)
-    page_of: dict[str, Any] = {"layers": among, "limit": PAGE, "offset": PAGE * (page - 1)}
+    page_of: Data = {"layers": among, "limit": PAGE, "offset": PAGE * (page - 1)}
 
-    def rows(hits: Sequence[Any], *names: str) -> list[dict[str, Any]]:
+    def rows(hits: Sequence[Any], *names: str) -> list[Data]:
         return [memory_token(edition, one.memory) | {name: getattr(one, name) for name in names} for one in hits]
 
     numbers = ("rank", "probability", "score")
-    data: dict[str, Any] = {
+    data: Data = {
         "token": vocabulary.token(token) | {"bytes": vocabulary.raw[token].hex(" "), **counts},
         "totals": totals,
         "promotes": rows(opened.promoting(token, **page_of), *numbers),
@@ -107,7 +106,7 @@ def read_layers(edition: Edition, text: str) -> Sequence[int] | None:
     return choose_layers(named, len(edition.atlas.manifest.model.sizes.memories)) if named else None
 
 
-def _links(data: dict[str, Any], fields: Sequence[str]) -> dict[str, str]:
+def _links(data: Data, fields: Sequence[str]) -> dict[str, str]:
     page = data["page"]
     pairs = [("q", data.get("q", "")), *(("in", field) for field in fields), ("layers", data["layers"])]
 

@@ -4,7 +4,6 @@ coloured by the coefficient at each.
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
 
 import polars as pl
 
@@ -12,7 +11,7 @@ from mnemoscope.errors import AtlasDamaged
 from mnemoscope.foundation.formatting import show_text, show_texts
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.foundation.near_duplicates import fold_triggers
-from mnemoscope.show.pages.edition import Edition
+from mnemoscope.show.pages.edition import Data, Edition
 
 BEFORE, AFTER = 160, 100
 """Characters shown of a long sentence on either side of the trigger token."""
@@ -24,8 +23,8 @@ SHADES = 9
 
 
 def triggers_view(
-    edition: Edition, wanted: MemoryId, *, patterns: Sequence[dict[str, Any]], foretold: int | None = None
-) -> list[dict[str, Any]]:
+    edition: Edition, wanted: MemoryId, *, patterns: Sequence[Data], foretold: int | None = None
+) -> list[Data]:
     """Every trigger of both signs, positive ones first, each by rank, with the numbers of the `patterns` that explain
     it, the rank of the first of its near-duplicates (`fold`), and the coefficients of its sentence's tokens where the
     atlas has them (`tokens`). With `foretold`, only the best positive one that this token follows, or the first.
@@ -39,8 +38,7 @@ def triggers_view(
     explained = _pattern_numbers(rows, patterns)
     if not rows:
         return []
-    named = [row["sentence"] for row in rows]
-    sentences = dict(atlas.sentences(named, columns=["sentence", "tokens"]).iter_rows())
+    sentences = dict(atlas.sentences([row["sentence"] for row in rows], columns=["sentence", "tokens"]).iter_rows())
     vocabulary = atlas.vocabulary
     prefixes = [sentences[row["sentence"]][: row["position"] + 1] for row in rows]
     folds = fold_triggers([row["sign"] for row in rows], [row["rank"] for row in rows], prefixes)
@@ -68,7 +66,7 @@ def triggers_view(
     return views
 
 
-def _place_view(edition: Edition, wanted: MemoryId, row: dict[str, Any], tokens: Sequence[int]) -> dict[str, Any]:
+def _place_view(edition: Edition, wanted: MemoryId, row: Data, tokens: Sequence[int]) -> Data:
     """What a row of `triggers` or `random` says, with the texts around its token."""
     position, following, vocabulary = row["position"], row["next_token"], edition.atlas.vocabulary
     if position >= len(tokens):
@@ -81,7 +79,7 @@ def _place_view(edition: Edition, wanted: MemoryId, row: dict[str, Any], tokens:
     }
 
 
-def random_view(edition: Edition, wanted: MemoryId) -> list[dict[str, Any]] | None:
+def random_view(edition: Edition, wanted: MemoryId) -> list[Data] | None:
     """Of each sign that fires some firings drawn at random: the first ones (`random`), those nearest the median
     coefficient of all drawn (`middling`), that `median`, and how many firings were looked at; None without the table.
     """
@@ -109,12 +107,12 @@ def random_view(edition: Edition, wanted: MemoryId) -> list[dict[str, Any]] | No
     return views
 
 
-def random_groups(examples: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def random_groups(examples: Sequence[Data]) -> list[Data]:
     """Examples of a `random_view` in the form of triggers' groups, to be drawn like them."""
     return [_group([{**one, "patterns": [], "tokens": None}], None, 0.0) for one in examples]
 
 
-def _pattern_numbers(rows: Sequence[dict[str, Any]], patterns: Sequence[dict[str, Any]]) -> dict[int, list[int]]:
+def _pattern_numbers(rows: Sequence[Data], patterns: Sequence[Data]) -> dict[int, list[int]]:
     """Prefix group -> the numbers of the patterns that contain any of its ranks."""
     groups = {row["rank"]: row["prefix_group"] for row in rows if row["sign"] == 1}
     numbers: dict[int, list[int]] = {}
@@ -124,9 +122,9 @@ def _pattern_numbers(rows: Sequence[dict[str, Any]], patterns: Sequence[dict[str
     return numbers
 
 
-def group_triggers(triggers: Sequence[dict[str, Any]], sign: int, *, says: int | None) -> list[dict[str, Any]]:
+def group_triggers(triggers: Sequence[Data], sign: int, *, says: int | None) -> list[Data]:
     """The triggers of one sign, equal prefixes once: of these the first that is followed by the token `says`."""
-    groups: dict[int, list[dict[str, Any]]] = {}
+    groups: dict[int, list[Data]] = {}
     for trigger in triggers:
         if trigger["sign"] == sign:
             groups.setdefault(trigger["prefix_group"], []).append(trigger)
@@ -134,16 +132,16 @@ def group_triggers(triggers: Sequence[dict[str, Any]], sign: int, *, says: int |
     return [_group(members, says, peak) for members in groups.values()]
 
 
-def fold_groups(groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def fold_groups(groups: Sequence[Data]) -> list[Data]:
     """The groups without near-duplicates of better ones, which are `similar` to these."""
-    folds: dict[int, list[dict[str, Any]]] = {}
+    folds: dict[int, list[Data]] = {}
     for group in groups:
         folds.setdefault(group["fold"], []).append(group)
     return [{**first, "similar": others} for first, *others in folds.values()]
 
 
-def _group(members: list[dict[str, Any]], says: int | None, peak: float) -> dict[str, Any]:
-    def is_predicted(one: dict[str, Any]) -> bool:
+def _group(members: list[Data], says: int | None, peak: float) -> Data:
+    def is_predicted(one: Data) -> bool:
         return one["next"] is not None and one["next"]["token"] == says
 
     first = members[0]
@@ -167,7 +165,7 @@ def _group(members: list[dict[str, Any]], says: int | None, peak: float) -> dict
     }
 
 
-def _colour_trigger(first: dict[str, Any], shown: dict[str, Any], peak: float) -> dict[str, Any]:
+def _colour_trigger(first: Data, shown: Data, peak: float) -> Data:
     """The coloured tokens of a trigger; what follows another one with the same prefix stays without colours."""
     tokens, at = first["tokens"], first["position"]
     if shown is not first:
@@ -186,7 +184,7 @@ def _colour_trigger(first: dict[str, Any], shown: dict[str, Any], peak: float) -
     }
 
 
-def _count_within(tokens: Sequence[dict[str, Any]], room: int) -> int:
+def _count_within(tokens: Sequence[Data], room: int) -> int:
     """How many of the first tokens have so many characters together."""
     return sum(end <= room for end in accumulate(len(one["shown"]) for one in tokens))
 
@@ -217,14 +215,13 @@ def token_coefficients(edition: Edition, memory: MemoryId) -> dict[tuple[int, in
     }
 
 
-def colour_tokens(tokens: Sequence[dict[str, Any]], peak: float) -> list[dict[str, Any]]:
+def colour_tokens(tokens: Sequence[Data], peak: float) -> list[Data]:
     """The tokens (`text`, `coefficient` or None) with `shown` and the class of their `shade`; `peak` is the size of the
     coefficient that has the deepest one.
     """
-    shown = show_texts([one["text"] for one in tokens])
     return [
         one | {"shown": text, "shade": _shade_class(one["coefficient"], peak)}
-        for one, text in zip(tokens, shown, strict=True)
+        for one, text in zip(tokens, show_texts([one["text"] for one in tokens]), strict=True)
     ]
 
 

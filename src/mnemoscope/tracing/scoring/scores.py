@@ -94,10 +94,9 @@ def activity_of(coefficients: Tensor, norm: Tensor) -> dict[str, Tensor]:
     major = torch.where(some, needed.clamp(max=weight.shape[1]), 0)
     rank = torch.arange(weight.shape[1], device=weight.device)
     is_major = torch.zeros_like(weight, dtype=torch.bool).scatter_(1, memory, rank[None] < major[:, None])
-    squares = weight.square().sum(1)
     return {
         "active": (coefficients > 0).sum(1),
-        "effective": torch.where(some, total.square() / torch.where(some, squares, 1.0), 0.0),
+        "effective": torch.where(some, total.square() / torch.where(some, weight.square().sum(1), 1.0), 0.0),
         "top_share": ordered[:, 0] / safe,
         "major": major,
         "is_major": is_major,
@@ -120,8 +119,7 @@ def own_norm_scales(
     if not branches:
         return divisors
     with torch.inference_mode():
-        norms = [branch.behind for branch in model.layer(layer).ffn.branches]
-        each = zip(norms, branches, strict=True)
+        each = zip([branch.behind for branch in model.layer(layer).ffn.branches], branches, strict=True)
         scales = [scale_of(norm, model.fold_of(norm), entered.to(model.dtype)) for norm, entered in each]
         return divisors * torch.stack([scale.to(model.device) for scale in scales], 1)
 

@@ -152,8 +152,7 @@ def _show_invitation(request: Request, store: "Store", invitation: "Invitation")
     data = {"name": invitation.annotator.name, "link": link}
     if wants_json(request):
         return json_response(data, status=201)
-    values = {"title": "Annotate", **campaign_view(store), "invitation": data}
-    return form_page(request, HOME, values, status=201)
+    return form_page(request, HOME, {"title": "Annotate", **campaign_view(store), "invitation": data}, status=201)
 
 
 @post(f"{PLACE}/campaign")

@@ -7,7 +7,7 @@ stored once, however often it is sent.
 import re
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Depends, Form, Path, Query
 from pydantic import BaseModel, Field
@@ -18,6 +18,7 @@ from starlette.responses import RedirectResponse, Response
 from mnemoscope.errors import AnnotationError
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.show.pages import annotate as judging
+from mnemoscope.show.pages.edition import Data
 from mnemoscope.show.pages.page import Page
 from mnemoscope.web import annotator_session as sessions
 from mnemoscope.web.annotator_session import FORM, PLACE, MaybeAnnotator, OneAnnotator, OneStore, done
@@ -48,7 +49,7 @@ class PatternForm(BaseModel):
     pattern: str = Field("", pattern=r"^[0-9]{0,2}$", description="The pattern's number; empty for a new one")
     key: str = Field("", max_length=100, description="Another for every judgement; the same to send one again")
 
-    def judgement(self) -> dict[str, Any]:
+    def judgement(self) -> Data:
         number = int(self.pattern) if self.pattern else None
         return {"kind": self.kind, "description": self.description, "marks": self.marks, "pattern": number}
 
@@ -67,7 +68,7 @@ class Visit:
     def code(self) -> str:
         return self.view.code
 
-    def holds_new(self, given: dict[str, Any]) -> bool:
+    def holds_new(self, given: Data) -> bool:
         """Whether the form holds something that is not stored yet."""
         if not given["marks"] and not given["description"].strip():
             return False
@@ -119,7 +120,7 @@ def memory(site: OneSite, name: Name, annotator: MaybeAnnotator, pattern: Shown 
     """A memory that the reader wants to judge, outside the campaign."""
     wanted = site.atlas[MemoryId.parse(name)].id
     if annotator is None:
-        data: dict[str, Any] = {"memory": str(wanted), "code": None, "name": None}
+        data: Data = {"memory": str(wanted), "code": None, "name": None}
         return Page(judging.MEMORY, f"Annotate {wanted}", data)
     store = site.judgements.store()
     data = judging.item_view(store, annotator, store.view_memory(wanted, annotator))
@@ -140,7 +141,7 @@ def visit_item(site: OneSite, request: Request, code: Code, annotator: OneAnnota
     return Visit(request, store, annotator, _view(store, annotator, code))
 
 
-def _show_problem(visit: Visit, problem: AnnotationError, draft: dict[str, Any] | None = None) -> Response:
+def _show_problem(visit: Visit, problem: AnnotationError, draft: Data | None = None) -> Response:
     """The item's page with the problem and the draft; a program gets only the sentence."""
     if wants_json(visit.request) or status_of(problem) != 409:
         raise problem

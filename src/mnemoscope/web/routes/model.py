@@ -13,7 +13,7 @@ from starlette.responses import Response
 from mnemoscope.atlas.tables import model_words
 from mnemoscope.errors import InterventionError, MnemoscopeError, ModelUnsupported, NotFinite, PromptError
 from mnemoscope.foundation.memory_names import MemoryId
-from mnemoscope.show.pages.edition import Edition
+from mnemoscope.show.pages.edition import Data, Edition
 from mnemoscope.show.pages.memory import TrialAddress, extreme
 from mnemoscope.show.pages.model.audit import MOST, NEIGHBOURS, AuditAddress, AuditView
 from mnemoscope.show.pages.model.diff import DiffAddress, DiffView
@@ -145,13 +145,13 @@ def _trace_page(site: Site, worker: "ModelWorker", wanted: TraceAddress) -> Page
     from mnemoscope.web.attribution_answers import dominant_memories
 
     changes, edition = _changes(worker, wanted), site.edition()
-    data: dict[str, Any] = {
+    data: Data = {
         "limits": limits(worker.model.longest),
         "interventions": list(changes),
         "prompt": wanted.prompt,
         "trace": None,
     }
-    extra: dict[str, Any] = {"asked": wanted, "problem": ""}
+    extra: Data = {"asked": wanted, "problem": ""}
     if wanted.prompt is None:
         return Page("trace.html", "Trace", data, lambda: extra)
     comparison = model_answers.compare_changes(worker, wanted.prompt, changes) if changes else None
@@ -199,7 +199,7 @@ def _trace_page(site: Site, worker: "ModelWorker", wanted: TraceAddress) -> Page
 
 def _direct_effects(
     edition: Edition, worker: "ModelWorker", wanted: TraceAddress, changes: tuple[str, ...], position: int
-) -> dict[str, Any]:
+) -> Data:
     """The direct effects in the model that the page shows, and F before and after the changes."""
     from mnemoscope.web.attribution_answers import attribution
 
@@ -221,7 +221,7 @@ def diff(site: OneSite, worker: OneWorker, wanted: Annotated[DiffAddress, Query(
         return problem_page("diff.html", "Diff", problem, _diff_data(site, worker) | {"asked": wanted})
 
 
-def _diff_data(site: Site, worker: "ModelWorker") -> dict[str, Any]:
+def _diff_data(site: Site, worker: "ModelWorker") -> Data:
     names = _names(site, worker)
     return {"limits": limits(worker.model.longest), "models": names, "difference": None, "generation": None}
 
@@ -271,8 +271,8 @@ def audit(site: OneSite, worker: OneWorker, wanted: Annotated[AuditAddress, Quer
 
 def _audit_page(site: Site, worker: "ModelWorker", wanted: AuditAddress) -> Page:
     """The page of one string."""
-    data: dict[str, Any] = {"limits": _audit_limits(worker), **wanted.model_dump(), "audit": None}
-    extra: dict[str, Any] = {"asked": wanted, "problem": ""}
+    data: Data = {"limits": _audit_limits(worker), **wanted.model_dump(), "audit": None}
+    extra: Data = {"asked": wanted, "problem": ""}
     if wanted.text is None:
         return Page("audit.html", "Audit", data, lambda: extra)
     from mnemoscope.web.model_answers import audit_script, audit_string

@@ -11,13 +11,12 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.mining.plan.mining_plan import MiningPlan
-from mnemoscope.mining.text.batches import halves_of, pack, pad, run_in_halves
+from mnemoscope.mining.text.batches import Ints, halves_of, pack, pad, run_in_halves
 from mnemoscope.mining.text.trigger_table import NamedSentences
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.forward.hooks import Block, read_blocks
@@ -25,8 +24,6 @@ from mnemoscope.models.proof.company import sides
 
 TOKENS = 4_096
 """Tokens of the text, about: sentences of the background."""
-
-Ints = NDArray[np.int64]
 
 
 class KeyTriggers:
@@ -41,10 +38,10 @@ class KeyTriggers:
 
     def of(self, layer: int) -> tuple[Ints, Ints] | None:
         """The tokens `[memory]` that activate keys and shuffled keys most; None if keys do not read the stream."""
-        return self._found.get(layer)
+        return self._best_tokens.get(layer)
 
     @cached_property
-    def _found(self) -> dict[int, tuple[Ints, Ints]]:
+    def _best_tokens(self) -> dict[int, tuple[Ints, Ints]]:
         model = self._model
         layers = [layer for layer in self._plan.layers if not model.layer(layer).ffn.branches]
         best: dict[int, list[tuple[Tensor, Tensor]]] = {}

@@ -15,6 +15,7 @@ from torch.nn.functional import normalize
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.vectors.projector import Projector, Share
+from mnemoscope.mining.text.batches import Ints
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.modules.projections import LinearHead
 from mnemoscope.tracing import top
@@ -53,7 +54,7 @@ class NeighbourPass:
             return {name: [] for name in TABLES["neighbours"].columns.names}
         begins = [sum(self._sizes[:place]) for place in range(len(self._sizes))]
 
-        def read(share: Share) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        def read(share: Share) -> tuple[Ints, NDArray[np.float32]]:
             cosines, vectors = share.scores, share.vectors
             with torch.inference_mode():
                 for place in same:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -19,7 +18,8 @@ from mnemoscope.atlas.read import BEST_TRIGGERS
 from mnemoscope.errors import NotFinite
 from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.vectors.key_triggers import KeyTriggers
-from mnemoscope.mining.passes.vectors.projector import Projector, Share, join_columns
+from mnemoscope.mining.passes.vectors.projector import Columns, Projector, Share, join_columns
+from mnemoscope.mining.text.batches import Ints
 from mnemoscope.mining.text.circle import deal
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.modules.projections import LinearHead
@@ -29,8 +29,6 @@ from mnemoscope.tracing import rank_tokens
 KEPT = BEST_TRIGGERS
 """Top tokens kept of each key, and triggers that are looked for among them."""
 _TINY = 1e-30
-
-Ints = NDArray[np.int64]
 
 
 def write_layer_roles(run: MiningRun, layer: int) -> None:
@@ -110,7 +108,7 @@ _NUMBERS: dict[str, type] = {
 """Columns that are null if the memory has no positive trigger."""
 
 
-def _rank(name: str, wanted: Ints, share: Share) -> dict[str, NDArray[Any]]:
+def _rank(name: str, wanted: Ints, share: Share) -> Columns:
     """The ranks of the wanted tokens `[memory]` under some keys, from cosines `[memory, token]`."""
     tokens = torch.from_numpy(wanted[share.vectors]).to(share.scores.device)
     with torch.inference_mode():
@@ -118,7 +116,7 @@ def _rank(name: str, wanted: Ints, share: Share) -> dict[str, NDArray[Any]]:
     return {name: ranks, f"{name} unknown": np.zeros(len(ranks), np.bool_)}
 
 
-def read_cosines(triggers: tuple[Ints, Ints], share: Share, *, on_text: Ints | None = None) -> dict[str, NDArray[Any]]:
+def read_cosines(triggers: tuple[Ints, Ints], share: Share, *, on_text: Ints | None = None) -> Columns:
     """The columns of some memories, from cosines `[memory, token]`; `triggers` are their own and the control's, and
     `on_text` the token that activates each key most on a little text. Under a key of zeros every token ties, and the
     lower id comes first.
@@ -130,7 +128,7 @@ def read_cosines(triggers: tuple[Ints, Ints], share: Share, *, on_text: Ints | N
         wanted = [] if on_text is None else [torch.from_numpy(on_text[share.vectors]).to(cosines.device)]
         ranking = rank_tokens(cosines, best=KEPT, of=[*first, *wanted])
         tokens, best = ranking.best
-        columns: dict[str, NDArray[Any]] = {
+        columns: Columns = {
             "key_top_tokens": tokens.int().cpu().numpy(),
             "key_top_cosines": best.cpu().numpy(),
         }

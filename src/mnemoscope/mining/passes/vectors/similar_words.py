@@ -10,12 +10,12 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow.parquet as pq
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from mnemoscope.atlas.vocabulary import is_spelled
 from mnemoscope.mining.mining_run import MiningRun
+from mnemoscope.mining.text.batches import Ints
 from mnemoscope.models.readout.read_directions import input_embeddings
 
 LEAST_COUNT = 2
@@ -41,7 +41,7 @@ def write_similar_words(run: MiningRun) -> None:
     run.write("similar_words", {"word": list(forms), "similar": similar})
 
 
-def word_forms(texts: Sequence[str], counts: NDArray[np.int64]) -> dict[str, list[int]]:
+def word_forms(texts: Sequence[str], counts: Ints) -> dict[str, list[int]]:
     """The tokens of each word that is a token of its own, in lower case; the most frequent words first. A token inside
     a word is none: it begins with neither a space nor a capital letter, in a vocabulary where others do.
     """

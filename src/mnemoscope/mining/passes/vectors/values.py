@@ -20,7 +20,8 @@ from torch import Tensor
 
 from mnemoscope.errors import NotFinite
 from mnemoscope.mining.mining_run import MiningRun, read_note
-from mnemoscope.mining.passes.vectors.projector import Projector, Share, join_columns
+from mnemoscope.mining.passes.vectors.projector import Columns, Projector, Share, join_columns
+from mnemoscope.mining.text.batches import Ints
 from mnemoscope.models import LanguageModel
 from mnemoscope.tracing import max_probability, norms_of, rank_tokens, read_scores
 
@@ -35,7 +36,6 @@ _DIRECTIONS, _CLEAR = 1_000, 0.99
 TIE = 1e-5
 """Coefficients that differ by less than this times max(1, |c|) are tied (definitions.md section 3)."""
 
-Ints = NDArray[np.int64]
 Scale = float | Sequence[float]
 """What norms divide a layer's values by: one number, or one for each of its branches."""
 
@@ -185,7 +185,7 @@ def _read_distance(share: Share) -> NDArray[np.float32]:
     return distance
 
 
-def _read_working(names: tuple[str, str], share: Share) -> dict[str, NDArray[Any]]:
+def _read_working(names: tuple[str, str], share: Share) -> Columns:
     """The columns at work from the scores of values at work."""
     with torch.inference_mode():
         first, mean = share.scores.amax(1), share.scores.mean(1)
@@ -193,9 +193,7 @@ def _read_working(names: tuple[str, str], share: Share) -> dict[str, NDArray[Any
 
 
 @torch.inference_mode()
-def _at_work(
-    names: tuple[str, str], scores: Tensor, first: Tensor, mean: Tensor, factor: Tensor
-) -> dict[str, NDArray[Any]]:
+def _at_work(names: tuple[str, str], scores: Tensor, first: Tensor, mean: Tensor, factor: Tensor) -> Columns:
     """Of each row of `factor * scores` the maximum, `factor * first`, minus the mean, and the largest probability."""
     logit = (factor * (first - mean)).to(scores.dtype)
     numbers = logit, max_probability(scores, first, factor)
@@ -203,7 +201,7 @@ def _at_work(
 
 
 @torch.inference_mode()
-def _read_literal(targets: Ints, share: Share) -> dict[str, NDArray[Any]]:
+def _read_literal(targets: Ints, share: Share) -> Columns:
     scores, wanted = share.scores, torch.from_numpy(targets[share.vectors]).clamp(min=0)
     ranking = rank_tokens(scores, best=1, of=[wanted.to(scores.device)])
     tokens, best = (each[:, 0] for each in ranking.best)
@@ -214,9 +212,7 @@ def _read_literal(targets: Ints, share: Share) -> dict[str, NDArray[Any]]:
     }
 
 
-def _read_scores(
-    wanted: Targets, times: Sequence[tuple[tuple[str, str], Tensor]], share: Share
-) -> dict[str, NDArray[Any]]:
+def _read_scores(wanted: Targets, times: Sequence[tuple[tuple[str, str], Tensor]], share: Share) -> Columns:
     """The columns of some memories; with factors `times [memory]` those at work, too."""
     scores, opposite, memories = share.scores, share.opposite, share.vectors
     with torch.inference_mode():

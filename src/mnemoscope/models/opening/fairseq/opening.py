@@ -47,7 +47,7 @@ def open_checkpoint(source: str, *, dictionary: Path | None) -> LoadedParts:
         )
     return LoadedParts(
         network=build(shape, weights, where),
-        own=False,
+        in_memory=False,
         spec=source,
         config=asdict(shape),
         tokens=words,

@@ -4,10 +4,11 @@ Torch-free, and pure functions of the audit and its address: computes only diffe
 """
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
+from mnemoscope.show.pages.edition import Data
 from mnemoscope.show.pages.model.trace import TraceAddress, WrittenText
 from mnemoscope.show.pages.page import MODEL, Address, PageKind
 
@@ -24,7 +25,6 @@ FEWEST, USUAL, MOST = 19, 99, 999
 """Random strings drawn for the given one: with fewer, none can rank among the best 5 %."""
 NEIGHBOURS = 40
 """Most texts on which side effects are measured: fewer than in `mnemoscope audit`, since a reader waits."""
-Data = dict[str, Any]
 
 
 class AuditAddress(Address, frozen=True):

@@ -9,10 +9,10 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
+from mnemoscope.show.pages.edition import Data
 from mnemoscope.show.pages.model.trace import (
     PUSHING,
     Answer,
-    Data,
     TraceAddress,
     Written,
     WrittenText,

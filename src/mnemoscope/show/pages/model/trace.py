@@ -16,7 +16,7 @@ from mnemoscope.atlas.vocabulary import Vocabulary
 from mnemoscope.errors import OptionError
 from mnemoscope.foundation.formatting import format_value
 from mnemoscope.foundation.memory_names import MemoryId
-from mnemoscope.show.pages.edition import Edition
+from mnemoscope.show.pages.edition import Data, Edition
 from mnemoscope.show.pages.page import MODEL, Address, PageKind
 
 PAGES = (
@@ -58,7 +58,6 @@ EVENTS = {
 QUIET = ("residual", "agreement")
 """Events in which the feed-forward layer leaves the residual's prediction on top."""
 STREAMS = {"residual": "residual", "ffn": "feed-forward update", "output": "output"}
-Data = dict[str, Any]
 Stream = Literal["residual", "ffn", "output"]
 Cell = Literal["probability", "rank", "token"]
 View = Literal["after", "before"]
@@ -226,15 +225,20 @@ class TraceView:
         return [at for at, place in places if place["event"] in QUIET and at != self.layer and not self.marks(at)]
 
     def heat_map(self, heat: Data) -> list[list[Data]]:
-        def cell(layer: int, position: int, place: Data) -> Data:
+        def cell(layer: int, position: int, state: Data) -> Data:
             final = self.visible_text(self.trace["positions"][position]["prediction"][0])
             probability, rank = heat["probability"][layer][position], heat["rank"][layer][position]
-            top = self.visible_text(place[heat["stream"]][0])
-            texts = {"probability": short_share(probability), "rank": short_rank(rank), "token": top}
+            top = self.visible_text(state[heat["stream"]][0])
+            # In at most three and four characters.
+            share = "0" if probability < 0.0005 else "<1" if probability < 0.01 else f"{100 * probability:.0f}"
+            place = str(rank) if rank < 1000 else f"{rank / 1000:.1f}k" if rank < 10_000 else f"{rank // 1000}k"
+            texts = {"probability": share, "rank": place, "token": top}
+            # 9 for the first, and one less for each factor of about 2.5.
+            shade_of_rank = max(0, SHADES - 1 - math.ceil(2.5 * math.log10(rank + 1)))
             return {
                 "position": position,
                 "text": texts[self.wanted.cell],
-                "shade": shade_of_rank(rank) if self.wanted.cell == "rank" else shade(probability),
+                "shade": shade_of_rank if self.wanted.cell == "rank" else shade(probability),
                 "top": rank == 0,
                 "title": f"layer {layer}, position {position}: {final} has"
                 f" {format_value(probability, 'share')}, rank {rank:,}; on top is {top}",
@@ -298,7 +302,7 @@ def draw_waterfall(
     def y(value: float) -> float:
         return float(round(height * (high - value) / ((high - low) or 1.0), 2))
 
-    bars: list[dict[str, Any]] = [
+    bars: list[Data] = [
         {
             "kind": kind,
             "layer": layer,
@@ -330,21 +334,6 @@ def shade(probability: float) -> int:
     return min(SHADES - 1, int(SHADES * math.sqrt(max(0.0, probability))))
 
 
-def shade_of_rank(rank: int) -> int:
-    """The shade of a rank, 0 to 9: 9 for the first, and one less for each factor of about 2.5."""
-    return max(0, SHADES - 1 - math.ceil(2.5 * math.log10(rank + 1)))
-
-
-def short_share(probability: float) -> str:
-    """A probability in percent in at most three characters."""
-    return "0" if probability < 0.0005 else "<1" if probability < 0.01 else f"{100 * probability:.0f}"
-
-
-def short_rank(rank: int) -> str:
-    """A rank in at most four characters."""
-    return str(rank) if rank < 1000 else f"{rank / 1000:.1f}k" if rank < 10_000 else f"{rank // 1000}k"
-
-
 MEASURES = {
     "own_tokens_probability": "its own tokens' probability, added up",
     "own_tokens_log_probability": "its own tokens' log probability, mean",
@@ -356,7 +345,7 @@ MEASURES = {
 OF = {"memory": "this memory off", "controls": "another one off", "difference": "difference"}
 
 
-def causal_view(data: dict[str, Any], words: Vocabulary) -> dict[str, Any]:
+def causal_view(data: Data, words: Vocabulary) -> Data:
     groups = []
     for logs in (False, True):
         rows = [row for row in data["rows"] if ("log" in row["measure"]) == logs]
@@ -381,7 +370,7 @@ def causal_view(data: dict[str, Any], words: Vocabulary) -> dict[str, Any]:
     }
 
 
-def _check_row(row: dict[str, Any], widest: float, *, hundredths: bool) -> dict[str, Any]:
+def _check_row(row: Data, widest: float, *, hundredths: bool) -> Data:
     def at(value: float | None) -> float | None:
         return None if value is None else round(50 + (48 * value / widest if widest else 0.0), 2)
 
