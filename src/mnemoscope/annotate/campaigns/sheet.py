@@ -88,7 +88,7 @@ class Sheet:
             listed = f"lists {len(self._cases)}" if self._cases else "lists none yet (`mnemoscope analyze` does)"
             raise AnnotationError(f"prefix {text[:40]!r} is no composition that the atlas lists; it {listed}")
         verdict = rules.check_choice(row["verdict"], rules.VERDICTS[:2], what="verdict")
-        return "case", self._cases[prefix], prefix, NONE._replace(kind=verdict)
+        return "case", self._cases[prefix], prefix, State(verdict, "", "[]")
 
     def store(self) -> int:
         """The number of rows stored."""
