@@ -62,6 +62,7 @@ CONTENTS = {
         "docs/tracing",
         "docs/cause",
         "docs/annotating",
+        "docs/judgements",
         "docs/compare",
         "docs/training",
     ],

@@ -194,7 +194,7 @@ def test_one_bad_line_and_nothing_is_imported(standing: Store, tmp_path: Path, c
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("a.csv", b"author,made_at\nAda,now\n", "line 1: the columns are not author, made_at, event"),
+        ("a.csv", b"author,made_at\nAda,now\n", "line 1: the columns are not author, author_kind, made_at, event"),
         ("a.csv", b"", "line 1: the columns are not"),
         ("a.csv", b'"author', "is not CSV"),
         ("a.jsonl", b"{]\n", "line 1: is not JSON"),
@@ -216,7 +216,7 @@ def test_a_csv_line_is_named_where_it_is(standing: Store, tmp_path: Path) -> Non
     path = tmp_path / "a.csv"
     lines = as_text(standing, "csv").splitlines()
     path.write_text("\n".join([*lines[:5], "too,short", *lines[5:]]), encoding="utf-8")
-    with pytest.raises(AnnotationError, match="line 6: has 2 columns, not 15"):
+    with pytest.raises(AnnotationError, match="line 6: has 2 columns, not 16"):
         import_judgements(standing, path)
     path.write_text("\n".join(lines).replace("judgement,key,0,", "judgement,key,zero,"), encoding="utf-8")
     with pytest.raises(AnnotationError, match="layer is 'zero', not a number"):

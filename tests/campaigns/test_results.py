@@ -186,7 +186,7 @@ def test_what_people_call_compositions_is_in_the_folder_too(tmp_path: Any) -> No
         compositions = results(store).compositions
     found = read_verdicts(atlas.path)
     expected = [(11, "Ada", "distant"), (12, "Ada", "related"), (12, "Ben", "distant"), (13, "Ben", "related")]
-    assert found.rows() == expected
+    assert found.rows() == [(*row, False) for row in expected]
     shares = {name: one.value for name, one in majority_calls(found).items()}
     assert shares == {"related": 1 / 3, "distant": 1 / 3, "split": 1 / 3}
     assert dict(compositions.select("name", "value").rows()) == shares

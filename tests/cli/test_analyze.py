@@ -1,17 +1,20 @@
 """`analyze`: what it prints, what it writes, and what it says when the atlas lacks something."""
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from mnemoscope.atlas import Atlas, verify
+from mnemoscope.atlas import Atlas, open_atlas, verify
 from mnemoscope.atlas.schema import question_named
 from mnemoscope.cli import main
 from mnemoscope.errors import OptionError
 from mnemoscope.questions import BEYOND, QUESTIONS, load_question, write_all
+from mnemoscope.questions.answers import load_answers
 from mnemoscope.questions.sources import DOCUMENTS
+from mnemoscope.show.figures.sections import section
 from support.handbuilt_answers import RULERS, build_answers
 from support.handbuilt_atlas import build_atlas
 
@@ -120,6 +123,44 @@ def test_what_is_refused_leaves_no_trace(words: list[str], said: str, tmp_path: 
     assert (out, len(err.splitlines())) == ("", 1)
     assert said in err
     assert [path.name for path in (tmp_path / "analyses").iterdir()] == ["manifest.json"]
+
+
+SHEET = """prefix,author,author_kind,verdict
+0,Ada,person,distant
+1,Ada,person,related
+0,A Bot,model,related
+"""
+
+
+def test_a_sheet_of_judgements_is_imported_first(tmp_path: Path, capsys: Capture) -> None:
+    atlas, sheet = tmp_path / "atlas", tmp_path / "sheet.csv"
+    composed = {"residual_top": 1, "ffn_top": 2, "output_top": 3}
+    build_answers(atlas, prefixes=[(d, 1, 6, 7) for d in range(3)], predictions={(d, 0): composed for d in range(3)})
+    before = sorted(path.relative_to(atlas) for path in atlas.rglob("*"))
+    asked = ["analyze", str(atlas), "figure11", "--judgements", str(sheet)]
+    sheet.write_text(SHEET + "3,Ada,person,distant\n")
+    assert main(asked) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert (
+        "sheet.csv line 5: prefix '3' is no composition that the atlas lists; it lists 3; nothing was imported" in err
+    )
+    assert sorted(path.relative_to(atlas) for path in atlas.rglob("*")) == before
+    sheet.write_text(SHEET)
+    for added in ("3 judgements", "0 judgements"):
+        assert main(asked) == 0
+        out = capsys.readouterr().out
+        assert f"{added} added from {sheet}\n" in out
+        assert re.search(r"50.0% \(9.5% to 90.5%\) .* last-layer compositions +\n", out)
+        assert re.search(r"\n0.0% \(0.0% to 79.3%\) .* last-layer compositions +\n.* judged distant by a +\n", out)
+    assert main([*asked, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["judgements_added"] == 0
+    answers = load_answers(open_atlas(atlas)).answers
+    lines = section("refinement_events", answers)["comparison"]
+    said = {line["text"].partition(" (")[0]: line["ours"].replace("\xa0", " ") for line in lines}
+    assert said["last-layer compositions judged distant"] == "50.0 % (judged by 1 person)"
+    assert said["last-layer compositions judged distant by a language model"] == "0 % (judged by the model A Bot)"
+    assert section("refinement_events", answers)["judged"] == "by 1 person and by the model A Bot"
 
 
 def test_a_part_is_to_be_joined_first(tmp_path: Path, capsys: Capture) -> None:

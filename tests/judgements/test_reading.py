@@ -78,6 +78,7 @@ def test_no_file_and_no_judgement(tmp_path: Path) -> None:
         "description",
         "triggers",
         "sampled",
+        "model",
     ]
     assert found.columns == expected
 
@@ -163,7 +164,7 @@ def test_the_greatest_numbers_and_a_time_without_its_zone(tmp_path: Path) -> Non
     row = ("Ada", "2026-01-02T10:00:00", 2**15 - 1, 2**31 - 1, 1, 2**15 - 1, "both", "", "[0, 32767]")
     found = read_judgements(database(tmp_path, [row]))
     time = datetime(2026, 1, 2, 10, tzinfo=UTC)
-    assert found.rows() == [("Ada", time, 2**15 - 1, 2**31 - 1, True, 2**15 - 1, "both", "", [0, 32767], True)]
+    assert found.rows() == [("Ada", time, 2**15 - 1, 2**31 - 1, True, 2**15 - 1, "both", "", [0, 32767], True, False)]
 
 
 def test_a_log_that_waits_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

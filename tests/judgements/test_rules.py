@@ -11,7 +11,12 @@ from mnemoscope.errors import AnnotationError
 ATLAS = "ab" * 32
 CAMPAIGN = {"uid": "0123456789abcdef" * 2, "seed": 0, "keys_per_layer": 1, "controls": 0, "cases": 0}
 CAMPAIGN |= {"made_at": "2026-01-02T03:04:05+00:00"}
-JUDGEMENT: dict[str, Any] = {"author": "Ada", "made_at": "2026-01-02T03:04:05+02:00", "event": "judgement"}
+JUDGEMENT: dict[str, Any] = {
+    "author": "Ada",
+    "author_kind": "person",
+    "made_at": "2026-01-02T03:04:05+02:00",
+    "event": "judgement",
+}
 JUDGEMENT |= {"item_kind": "key", "layer": 1, "memory": 7, "pattern": 0, "kind": "shallow", "triggers": [0, 2, 3]}
 JUDGEMENT |= {"description": "ends with  of", "key": "12345678", "undoes": None, "code": "0123456789abcdef0123"}
 JUDGEMENT |= {"campaign": CAMPAIGN, "atlas": ATLAS}
@@ -130,6 +135,7 @@ WRONG: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
     "the kind is 'related'; choose one of shallow, semantic, both, none": [(JUDGEMENT, {"kind": "related"})],
     "the kind is 'shallow'; choose one of related, distant, none": [(VERDICT, {"kind": "shallow"})],
     "the name is": [(JUDGEMENT, {"author": "?"})],
+    "the author_kind is None; choose one of person, model": [(JUDGEMENT, {"author_kind": None})],
     "not the key of a judgement": [(JUDGEMENT, {"key": key}) for key in ("1234567", "k" * 81, None)],
     "undoes is '1234567'": [(JUDGEMENT, {"undoes": "1234567"})],
     "a verdict has no pattern": [(VERDICT, {"pattern": 0}), (VERDICT, {"undoes": "12345678"})],
@@ -142,7 +148,7 @@ WRONG: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
     "is given without item_kind": [(ALL_WORK, {"layer": 0}), (ALL_WORK, {"code": "0" * 20})],
     "the item_kind is 'key'; choose one of case": [(VERDICT, {"item_kind": "key"})],
     "the item_kind is 'case'; choose one of key, control, chosen": [(JUDGEMENT, {"item_kind": "case"})],
-    "the item_kind is 'row'; choose one of key, control, chosen, case": [(FINISH, {"item_kind": "row"})],
+    "the item_kind is 'row'; choose one of key, control, chosen, sheet_key, case": [(FINISH, {"item_kind": "row"})],
     "item_kind is None": [(JUDGEMENT, {"item_kind": None})],
     "layer is (-1|True)": [(JUDGEMENT, {"layer": layer}) for layer in (-1, True)],
     "memory is 2147483648": [(JUDGEMENT, {"memory": 2**31})],

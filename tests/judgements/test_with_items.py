@@ -125,8 +125,8 @@ def test_the_last_verdict_of_an_author_counts_unless_it_takes_back(tmp_path: Pat
         call("distant", 1, item=1),  # at the same time the later row
     ]
     found = read_verdicts(atlas(tmp_path, said))
-    assert found.rows() == [(10, "Ada", "distant"), (40, "Ada", "distant")]
-    assert found.schema == {"case": pl.Int64, "author": pl.String, "verdict": pl.String}
+    assert found.rows() == [(10, "Ada", "distant", False), (40, "Ada", "distant", False)]
+    assert found.schema == {"case": pl.Int64, "author": pl.String, "verdict": pl.String, "model": pl.Boolean}
 
 
 def test_where_nobody_could_judge_there_are_no_verdicts(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_most_judges_decide_and_as_many_on_either_side_are_split() -> None:
     """Compositions 1 and 2: related; 3: distant; 4 and 5: split."""
     calls = {1: "r", 2: "rrd", 3: "ddr", 4: "rd", 5: "rrdd"}
     rows = [
-        (case, f"{number}", {"r": "related", "d": "distant"}[letter])
+        (case, f"{number}", {"r": "related", "d": "distant"}[letter], False)
         for case, letters in calls.items()
         for number, letter in enumerate(letters)
     ]

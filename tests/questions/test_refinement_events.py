@@ -59,6 +59,22 @@ def test_each_event_once(tmp_path: Path) -> None:
     found = answer(atlas, "refinement_events")
     assert numbers(found, "composition_distant") == {None: 2 / 3}
     assert numbers(found, "composition_distant", "count") == {None: 3}
+    assert numbers(found, "models_composition_distant") == {None: None}
+    with closing(sqlite3.connect(tmp_path / ANNOTATIONS)) as database:
+        database.executescript(
+            "CREATE TABLE annotators (name, role); "
+            "INSERT INTO annotators VALUES ('Ada', 'annotator'), ('Bot', 'model');"
+            "INSERT INTO verdicts VALUES (4, 'Bot', '4', 1, 'related'), (5, 'Bot', '5', 3, 'distant'),"
+            "(6, 'Bot', '6', 2, 'related'), (7, 'Bot', '7', 3, 'related');"
+        )
+    found = answer(atlas, "refinement_events")
+    assert numbers(found, "composition_distant") == {None: 2 / 3}, "people's, as before"
+    assert numbers(found, "models_composition_distant") == {None: 0}, "its last word on the third is related"
+    judged = found.filter(found["judged_by"].is_not_null())
+    assert judged.select("name", "judged_by").rows() == [
+        ("composition_distant", "by 1 person"),
+        ("models_composition_distant", "by the model Bot"),
+    ]
 
 
 def test_cases_are_listed_with_their_texts(tmp_path: Path) -> None:

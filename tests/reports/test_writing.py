@@ -76,7 +76,7 @@ def test_what_people_call_compositions_is_told(tmp_path: Path) -> None:
             "(3, 'Ada', '3', 3, 'related')"
         )
     said = compositions(load_answers(atlas))
-    assert "Here people have judged 3 cases: they call the new token unlike both in 66.7 % [20.8 %, 93.9 %]" in said
+    assert "Judged here by 1 person: of 3 cases the new token is unlike both in 66.7 % [20.8 %, 93.9 %]." in said
     assert "Nobody" not in said
 
 

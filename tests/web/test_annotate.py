@@ -246,9 +246,9 @@ def test_a_memory_is_annotated_from_its_page(atlas: Path) -> None:
     answer = boss.sent(f"/annotate/items/{code}/save", {**GOOD, "pattern": "", "key": "free-0001"})
     assert answer.headers["location"] == "/L0.M1/annotate?pattern=0"
     # Ranks 0 and 1 of this memory have the same prefix, which is shown once.
-    assert boss.json("/L0.M1")["people"] == [
-        {"author": "Grace", "kind": "shallow", "description": "ends alike", "triggers": [0, 2, 5], "campaign": False}
-    ]
+    said = {"author": "Grace", "kind": "shallow", "description": "ends alike", "triggers": [0, 2, 5]}
+    about = dict.fromkeys(("model", "campaign"), False)
+    assert boss.json("/L0.M1")["people"] == [said | about]
     assert "ends alike" in boss.page("/L0.M1")
     boss.post(f"/annotate/items/{code}/undo")
     assert boss.json("/L0.M1")["people"] == []
@@ -381,6 +381,29 @@ def test_export_and_import(untouched: Path, boss: Reader, ada: Reader, tmp_path:
         said = there.post("/annotate/import", files={"file": (f"bad.{ending}", b"\xff\xfe nonsense")}, status=409)
         assert str(tmp_path) not in said["message"]
     assert ".jsonl" in boss.post("/annotate/import", files={"file": ("x.exe", b"")}, status=400)["message"]
+
+
+def test_a_sheet_of_people_and_models(atlas: Path) -> None:
+    boss = host(served(atlas), begin=False)
+    sheet = (
+        "memory,author,author_kind,pattern,kind,triggers\n"
+        "L0.M0,Ada,person,ends alike,shallow,0 1 4\n"
+        'L1.M2,A Bot,model,a topic of its own,semantic,"0,1,2,3"\n'
+    )
+    for _ in range(2):
+        boss.post("/annotate/import", files={"file": ("sheet.csv", sheet.encode())})
+    bad = sheet.replace("L1.M2", "L1.M99").encode()
+    said = boss.post("/annotate/import", files={"file": ("sheet.csv", bad)}, status=409)["message"]
+    assert "judgements.csv line 3: L1.M99 is not in" in said
+    assert said.endswith("nothing was imported")
+    assert [(one["name"], one["role"]) for one in boss.json("/annotate")["people"]] == [
+        ("Ada", "annotator"),
+        ("A Bot", "model"),
+    ]
+    assert 'href="/annotate/results"' in boss.page("/annotate")
+    assert [one["author"] for one in boss.json("/annotate/results")["authors"]] == ["Ada"]
+    assert "says the model A Bot (in the campaign or on a sheet)" in boss.page("/L1.M2")
+    assert "says Ada (in the campaign or on a sheet)" in boss.page("/L0.M0")
 
 
 def test_items_that_are_not_there(ada: Reader) -> None:

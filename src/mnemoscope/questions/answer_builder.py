@@ -54,9 +54,9 @@ class AnswerBuilder:
         numbers = (_finite(estimate.value), int(estimate.count), _finite(estimate.low), _finite(estimate.high))
         self._rows.append((layer, name, *numbers, *(keys.get(column) for column in self._keys)))
 
-    def add_named(self, layer: int | None, estimates: Mapping[str, Estimate], *, prefix: str = "") -> None:
+    def add_named(self, layer: int | None, estimates: Mapping[str, Estimate], *, prefix: str = "", **keys: Any) -> None:
         for name, estimate in estimates.items():
-            self.add(layer, prefix + name, estimate)
+            self.add(layer, prefix + name, estimate, **keys)
 
     def add_layers(self, name: str, estimates: ByLayer, *, total: bool = True) -> None:
         for layer, estimate in estimates.items():

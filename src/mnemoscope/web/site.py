@@ -100,7 +100,7 @@ class SiteJudgements:
     def published_for(self, memory: MemoryId) -> list[Data]:
         def read(store: "Store") -> list[Data]:
             rows = store.read_published(memory).filter(pl.col("kind") != "none").sort("author", maintain_order=True)
-            return rows.select("author", "kind", "description", "triggers", campaign="sampled").to_dicts()
+            return rows.select("author", "model", "kind", "description", "triggers", campaign="sampled").to_dicts()
 
         return self._ask(read, [])
 

@@ -19,6 +19,7 @@ _ADVICE = {
     ("SQLITE_BUSY", "SQLITE_LOCKED"): "another process is writing; try again",
     ("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM"): "make it writable, or choose another",
     ("SQLITE_NOTADB", "SQLITE_CORRUPT"): "restore it from a copy",
+    ("SQLITE_CONSTRAINT_CHECK",): "an older version made the file; export it, and import that into a new one",
     ("SQLITE_CONSTRAINT_TRIGGER",): "judgements are never changed; save a new one",
 }
 

@@ -1,6 +1,6 @@
 """Exports all judgements, also retracted and unfinished ones, as CSV or JSONL, and imports them into another database.
 
-An import adds missing rows and changes none.
+An import adds missing rows and changes none. The rows of a sheet (sheet.py) are imported, too.
 """
 
 import csv
@@ -8,13 +8,14 @@ import io
 import json
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
 from mnemoscope.annotate.campaigns.items import Row, find_item, sample, store_campaign, store_chosen
-from mnemoscope.annotate.campaigns.store import Store, add_annotator, find_row
-from mnemoscope.annotate.judgements.rules import CAMPAIGN_FIELDS, FIELDS, check_choice, check_row
+from mnemoscope.annotate.campaigns.sheet import FORM, Sheet, is_sheet
+from mnemoscope.annotate.campaigns.store import Store, add_author, find_row
+from mnemoscope.annotate.judgements.rules import CAMPAIGN_FIELDS, FIELDS, WITHOUT_CAMPAIGN, check_choice, check_row
 from mnemoscope.annotate.judgements.tables import GROWING, insert
 from mnemoscope.errors import AnnotationError, MemoryIdError
 from mnemoscope.foundation.files import write_bytes
@@ -51,8 +52,10 @@ def rows(store: Store) -> list[Row]:
         common = {"atlas": store.database.atlas, "campaign": _read_campaign(connection)}
         for event, table in _TABLES.items():
             statement = f"""
-                SELECT items.layer, items.memory, items.code, items.kind AS item_kind, {table}.*
+                SELECT items.layer, items.memory, items.code, items.kind AS item_kind, {table}.*,
+                iif(annotators.role = 'model', 'model', 'person') AS author_kind
                 FROM {table} LEFT JOIN items ON items.id = {table}.item
+                LEFT JOIN annotators ON annotators.name = {table}.author
             """
             for row in map(dict, connection.execute(statement)):
                 stored = {name: row[name] for name in FIELDS if name in row}
@@ -66,23 +69,28 @@ def rows(store: Store) -> list[Row]:
     return sorted(events, key=lambda row: (row["made_at"], row["author"], row["key"]))
 
 
-def import_judgements(store: Store, path: str | Path) -> int:
-    """Adds the missing rows of an exported file, all or none, and returns their number.
+def import_judgements(store: Store, path: str | Path, *, cases: Mapping[int, int] | None = None) -> int:
+    """Adds the missing rows of an exported file or of a sheet, all or none, and returns their number.
 
-    Starts the file's campaign if there is none. Unknown authors become annotators without an invitation. Raises
-    AnnotationError with the line of an invalid row, or of one that contradicts the database.
+    Starts the file's campaign if there is none. Unknown authors become annotators without an invitation.
+    `cases`: as in Sheet. Raises AnnotationError with the line of an invalid row, or of one that contradicts the
+    database.
     """
     where = Path(path)
     form = _form(where)
     try:
         with where.open(encoding="utf-8-sig", newline="") as file, store.database.writing() as connection:
-            database, added = _Import(store, connection), 0
+            database, sheet, added = _Import(store, connection), Sheet(store, connection, cases), 0
             for line, content in _lines(file, where, form):
                 try:
-                    added += database.add(check_row(_parse(content), store.database.atlas))
+                    row = _parse(content)
+                    if is_sheet(row):
+                        sheet.add(row)
+                    else:
+                        added += database.add(check_row(row, store.database.atlas))
                 except (AnnotationError, MemoryIdError) as error:
                     raise _bad_line(where, line, error) from error
-            return added
+            return added + sheet.store()
     except UnicodeDecodeError as error:
         raise AnnotationError(f"{where} is not UTF-8 text ({error.reason}); nothing was imported") from error
     except OSError as error:
@@ -98,7 +106,6 @@ class _Import:
         self._store = store
         self._connection = connection
         self._campaign = _read_campaign(connection)
-        self._authors = {name for (name,) in connection.execute("SELECT name FROM annotators")}
 
     def add(self, row: Row) -> bool:
         facts: Row | None = row["campaign"]
@@ -109,22 +116,21 @@ class _Import:
         if facts not in (None, self._campaign):
             raise AnnotationError("it belongs to another campaign than the one in the database")
         item = None if row["item_kind"] is None else self._item(row)
-        if row["author"] not in self._authors:
-            add_annotator(self._connection, row["author"])
-            self._authors.add(row["author"])
+        add_author(self._connection, row["author"], row["author_kind"])
         return self._insert(row, item)
 
     def _item(self, row: Row) -> Row:
         kind, layer, memory = place = (row["item_kind"], row["layer"], row["memory"])
         item = find_item(self._connection, *place)
-        if item is None and kind == "chosen":
+        if item is None and kind in WITHOUT_CAMPAIGN:
             atlas = self._store.atlas
-            atlas.number(atlas.name(layer, memory))  # raises for an unknown memory
-            store_chosen(self._connection, layer, memory, row["code"])
+            if kind != "sheet_case":
+                atlas.number(atlas.name(layer, memory))  # raises for an unknown memory
+            store_chosen(self._connection, layer, memory, row["code"], kind=kind)
             item = find_item(self._connection, *place)
         if item is None:
             raise AnnotationError(f"the campaign has no {kind} {memory} in layer {layer}")
-        if kind != "chosen" and item["code"] != row["code"]:
+        if kind not in WITHOUT_CAMPAIGN and item["code"] != row["code"]:
             raise AnnotationError(f"{kind} {memory} of layer {layer} was shown with other prefixes there")
         if row["event"] == "judgement":
             outside = set(json.loads(row["triggers"])) - set(self._store.shown_ranks(item))
@@ -173,22 +179,30 @@ def _form(path: Path) -> str:
     return form
 
 
-def _lines(file: TextIO, path: Path, form: str) -> Iterator[tuple[int, str | list[str]]]:
-    """The number and content of each line: JSON, or cells."""
+def _lines(file: TextIO, path: Path, form: str) -> Iterator[tuple[int, str | list[str] | Row]]:
+    """The number and content of each line: JSON, cells of an export, or a sheet's row."""
     if form == "jsonl":
         yield from enumerate(file, start=1)
         return
     table = csv.reader(file, strict=True)
     try:
-        if next(table, None) != list(FIELDS):
-            raise _bad_line(path, 1, f"the columns are not {', '.join(FIELDS)}")
+        columns = next(table, [])
+        if columns != list(FIELDS) and (not is_sheet(columns) or len(set(columns)) < len(columns)):
+            raise _bad_line(path, 1, f"the columns are not {', '.join(FIELDS)}, nor those of a sheet ({FORM})")
         for cells in table:
-            yield table.line_num, cells
+            if columns == list(FIELDS):
+                yield table.line_num, cells
+            elif len(cells) != len(columns):
+                raise _bad_line(path, table.line_num, f"has {len(cells)} columns, not {len(columns)}")
+            else:
+                yield table.line_num, dict(zip(columns, map(_plain, cells), strict=True))
     except csv.Error as error:
         raise _bad_line(path, table.line_num, f"is not CSV ({error})") from error
 
 
-def _parse(content: str | list[str]) -> Row:
+def _parse(content: str | list[str] | Row) -> Row:
+    if isinstance(content, dict):
+        return content
     if isinstance(content, str):
         try:
             row = json.loads(content)
@@ -202,9 +216,12 @@ def _parse(content: str | list[str]) -> Row:
     return {name: _value(name, cell) for name, cell in zip(FIELDS, content, strict=True)}
 
 
+def _plain(cell: str) -> str:
+    return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
+
+
 def _value(name: str, cell: str) -> Any:
-    if cell.startswith("'") and _FORMULA.match(cell):
-        cell = cell[1:]
+    cell = _plain(cell)
     if cell == "" or name not in ("layer", "memory", "pattern", "triggers", "campaign"):
         return cell or None
     try:

@@ -93,15 +93,17 @@ def store_campaign(connection: sqlite3.Connection, sampled: Sequence[Item], fact
             insert(connection, "items", item.as_row(str(facts["uid"])))
 
 
-def store_chosen(connection: sqlite3.Connection, layer: int, memory: int, code: str | None = None) -> str:
-    """Stores a memory that an annotator chose; returns its code, a random one by default."""
-    row = Item("chosen", layer, memory, None).as_row(secrets.token_hex(16))
+def store_chosen(
+    connection: sqlite3.Connection, layer: int, memory: int, code: str | None = None, *, kind: str = "chosen"
+) -> str:
+    """Stores an item of no campaign; returns its code, a random one by default."""
+    row = Item(kind, layer, memory, None).as_row(secrets.token_hex(16))
     insert(connection, "items", row | {"code": code or row["code"]})
     return code or str(row["code"])
 
 
 def read_item(connection: sqlite3.Connection, code: str) -> Row:
-    row = connection.execute("SELECT * FROM items WHERE code = ?", (str(code),)).fetchone()
+    row = connection.execute("SELECT * FROM items WHERE code = ? AND kind NOT LIKE 'sheet%'", (str(code),)).fetchone()
     if row is None:
         raise AnnotationError(f"there is no item {str(code)[:40]!r} to judge; go back to the list")
     return dict(row)
@@ -169,6 +171,10 @@ def _different_places(atlas: Atlas, places: list[tuple[int, int]], size: int) ->
             prefixes.add(tuple(prefix))
             by_sentence[sentence] = position
     return [list(place) for place in by_sentence.items()]
+
+
+def best_ranks(atlas: Atlas, layer: int, memory: int) -> set[int]:
+    return set(atlas.best_triggers(layer, memories=[memory], columns=["rank"])["rank"].to_list())
 
 
 def read_prefixes(atlas: Atlas, item: Row) -> ShownPrefixes:

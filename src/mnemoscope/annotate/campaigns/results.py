@@ -1,6 +1,6 @@
-"""Statistics of people's judgements: Figure 2, false alarms, agreement, and comparison with automatic patterns.
+"""Statistics of judgements by people, or by models: Figure 2, false alarms, agreement, and with automatic patterns.
 
-Counts only finished items of the campaign. For intervals, a key with all its prefixes and authors is a cluster.
+Counts finished items of the campaign, and sheets. For intervals, a key with all its prefixes and authors is a cluster.
 """
 
 import json
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from mnemoscope.annotate.campaigns.store import Store
 from mnemoscope.annotate.campaigns.views import read_judgements
 from mnemoscope.annotate.judgements.reading import ALL_VERDICTS, final_verdicts, majority_calls
+from mnemoscope.annotate.judgements.rules import AUTHOR_KINDS, check_choice
 from mnemoscope.atlas import Atlas
 from mnemoscope.foundation.intervals import NOTHING, Estimate, Resamples, clustered_share, enclose, ends
 from mnemoscope.patterns import coverage
@@ -46,18 +47,19 @@ class Results:
     agreement: pl.DataFrame
     """Krippendorff's alpha between authors: `key_class`, `trigger_marked`, `trigger_class`, `composition`."""
     automatic: pl.DataFrame
-    """Against patterns.parquet, by layer and in all: precision, recall, same_kind, same_class."""
+    """Against patterns.parquet, by layer and in all; names as of `_against_automatic`."""
     compositions: pl.DataFrame
     """As `majority_calls`."""
     authors: pl.DataFrame
     """author, keys, controls and compositions finished, patterns_per_key, controls_with_pattern."""
 
 
-def compute_results(store: Store) -> Results:
-    """Tables are empty, or values null, without judgements. Raises AnnotationError, AtlasDamaged."""
+def compute_results(store: Store, by: str = "person") -> Results:
+    """`by`: person or model. Tables are empty, or values null, without judgements. AnnotationError, AtlasDamaged."""
+    ours = pl.col("model") == (check_choice(by, AUTHOR_KINDS, what="kind of author") == "model")
     with store.database.reading() as connection:
-        judged = read_judgements(connection, store.database.path).filter(pl.col("sampled"))
-        cases = final_verdicts([tuple(row) for row in connection.execute(ALL_VERDICTS)])
+        judged = read_judgements(connection, store.database.path).filter(pl.col("sampled"), ours)
+        cases = final_verdicts([tuple(row) for row in connection.execute(ALL_VERDICTS)]).filter(ours)
         drawn = connection.execute("SELECT layer, memory, content FROM items WHERE kind = 'control' ORDER BY memory")
         ranks = [
             (layer, memory, rank, rank) for layer, memory, content in drawn for rank in range(len(json.loads(content)))

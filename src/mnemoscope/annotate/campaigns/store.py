@@ -53,6 +53,15 @@ def add_annotator(
     tables.insert(connection, "annotators", row)
 
 
+def add_author(connection: sqlite3.Connection, name: str, kind: str) -> None:
+    """Adds the author of imported rows, a person or a model, without an invitation."""
+    stored = connection.execute(f"{PEOPLE} WHERE name = ?", (name,)).fetchone()
+    if stored is None:
+        add_annotator(connection, name, role="model" if kind == "model" else "annotator")
+    elif (stored["role"] == "model") != (kind == "model"):
+        raise AnnotationError(f"{name} is no {kind} here; give another name, or the other author_kind")
+
+
 def find_row(connection: sqlite3.Connection, table: str, *, author: str, key: str) -> items.Row | None:
     row = connection.execute(f"SELECT * FROM {table} WHERE author = ? AND key = ?", (author, key)).fetchone()
     return None if row is None else dict(row)
@@ -371,8 +380,10 @@ class Store(AbstractContextManager["Store"]):
             return rows if views.is_over(connection) else rows.filter(~pl.col("sampled"))
 
     def shown_ranks(self, item: items.Row) -> tuple[int, ...]:
-        """The ranks of the triggers that an item shows; a control numbers its own."""
-        return () if item["kind"] == "case" else self._read_prefixes(item)[1]
+        """The ranks of the triggers that an item shows; a control numbers its own. A sheet may name all."""
+        if item["kind"] == "sheet_key":
+            return tuple(items.best_ranks(self.atlas, item["layer"], item["memory"]))
+        return () if item["kind"].endswith("case") else self._read_prefixes(item)[1]
 
     def _read_prefixes(self, item: items.Row) -> items.ShownPrefixes:
         return self._prefix_cache.get(item["code"], lambda: items.read_prefixes(self.atlas, item))

@@ -175,7 +175,7 @@ def has_submitted(connection: sqlite3.Connection, annotator: Annotator) -> bool:
 
 def list_places(connection: sqlite3.Connection, annotator: Annotator) -> tuple[Place, ...]:
     (uid,) = connection.execute("SELECT uid FROM campaigns").fetchone() or (None,)
-    rows = connection.execute("SELECT id, code, kind FROM items WHERE kind <> 'chosen'")
+    rows = connection.execute("SELECT id, code, kind FROM items WHERE kind IN ('key', 'control', 'case')")
     latest = _read_latest(connection, "finishes", "finished", annotator.name)
     latest |= _read_latest(connection, "verdicts", "verdict", annotator.name)
     done = {item for item, value in latest.items() if value not in (0, "none")}
@@ -212,7 +212,7 @@ def read_judgements(
     connection: sqlite3.Connection, name: object, memory: tuple[int, int] | None = None
 ) -> pl.DataFrame:
     """The final judgements, of all memories or one (layer, number). `name` is the database's, for AtlasDamaged."""
-    of_memory = "WHERE items.kind IN ('key', 'chosen') AND items.layer = ? AND items.memory = ?"
+    of_memory = "WHERE items.kind IN ('key', 'chosen', 'sheet_key') AND items.layer = ? AND items.memory = ?"
     statement = WITH_ITEMS if memory is None else f"{WITH_ITEMS} {of_memory}"
     return final_judgements(connection.execute(f"{statement} {BY_ID}", memory or ()), name)
 

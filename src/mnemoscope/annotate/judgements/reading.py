@@ -22,6 +22,7 @@ from mnemoscope.annotate.judgements.rules import JUDGED_KINDS, VERDICTS
 from mnemoscope.atlas.manifest import MANIFEST
 from mnemoscope.errors import AnnotationError, AtlasBusy, AtlasDamaged
 from mnemoscope.foundation.files import file_hash
+from mnemoscope.foundation.formatting import pluralise
 from mnemoscope.foundation.intervals import Estimate, share
 
 ANNOTATIONS = "annotations.sqlite"
@@ -39,10 +40,12 @@ COLUMNS: dict[str, Any] = {
     "description": pl.String,
     "triggers": pl.List(pl.Int16),
     "sampled": pl.Boolean,
+    "model": pl.Boolean,
 }
-"""Of a final judgement; `sampled` is false for a memory that its author chose."""
-_NAMES = ", ".join(f"judgements.{name}" for name in COLUMNS if name != "sampled")
-_PLAIN = f"SELECT judgements.id, {_NAMES}, 1, 1 FROM judgements"
+"""Of a final judgement. `sampled` is false for a memory that its author chose on its page."""
+_NAMES = ", ".join(f"judgements.{name}" for name in COLUMNS if name not in ("sampled", "model"))
+_PLAIN = f"SELECT judgements.id, {_NAMES}, 1, 0, 1 FROM judgements"
+_MODEL = "coalesce((SELECT role = 'model' FROM annotators WHERE name = {}.author), 0)"
 _FINISHED = """
 SELECT coalesce((
   SELECT finishes.finished FROM finishes
@@ -51,22 +54,26 @@ SELECT coalesce((
 ), 0)
 """
 WITH_ITEMS = f"""
-SELECT judgements.id, {_NAMES}, items.kind <> 'chosen', items.kind = 'chosen' OR ({_FINISHED}) = 1
+SELECT judgements.id, {_NAMES}, items.kind <> 'chosen', {_MODEL.format("judgements")},
+items.kind = 'chosen' OR ({_FINISHED}) = 1
 FROM judgements JOIN items ON items.id = judgements.item
 """
 """The rows of `final_judgements` from a database with items."""
 BY_ID = "ORDER BY judgements.id"
-ALL_VERDICTS = """
-SELECT items.memory, verdicts.author, verdicts.verdict
+_VERDICTS = """
+SELECT items.memory, verdicts.author, verdicts.verdict, {}
 FROM verdicts JOIN items ON items.id = verdicts.item ORDER BY verdicts.made_at, verdicts.id
 """
+ALL_VERDICTS = _VERDICTS.format(_MODEL.format("verdicts"))
+_PLAIN_VERDICTS = _VERDICTS.format("0")
 
 
 def read_judgements(atlas: Path) -> pl.DataFrame | None:
     """The final judgements in an atlas's folder, or None without annotations.sqlite.
 
     Columns: author, made_at (UTC), layer, memory, control (a key of random prefixes, whose `memory` is its own number),
-    pattern (the author's numbering), kind (shallow, semantic, both or none), description, triggers (ranks), sampled.
+    pattern (the author's numbering), kind (shallow, semantic, both or none), description, triggers (ranks), sampled,
+    model (whether the author is one).
     """
     path = Path(atlas) / ANNOTATIONS
     rows = query(
@@ -90,26 +97,44 @@ def final_judgements(rows: Iterable[Sequence[Any]], name: object) -> pl.DataFram
 
 
 def read_verdicts(atlas: Path) -> pl.DataFrame | None:
-    """Columns: case, author, verdict. None without annotations.sqlite."""
+    """Columns: case, author, verdict, model. None without annotations.sqlite."""
     path = Path(atlas) / ANNOTATIONS
-    rows = query(
-        path, lambda one: one.execute(ALL_VERDICTS) if columns_of(one, "verdicts") and columns_of(one, "items") else ()
-    )
+
+    def ask(database: sqlite3.Connection) -> Iterable[tuple[Any, ...]]:
+        if not columns_of(database, "verdicts") or not columns_of(database, "items"):
+            return ()
+        return database.execute(ALL_VERDICTS if columns_of(database, "annotators") else _PLAIN_VERDICTS)
+
+    rows = query(path, ask)
     if rows is None:
         return None
-    for case, author, verdict in rows:
+    for case, author, verdict, _ in rows:
         if type(case) is not int or not isinstance(author, str) or verdict not in VERDICTS:
             raise AtlasDamaged(f"{path}: {author!r} calls composition {case!r} {verdict!r}; restore it from a copy")
     return final_verdicts(rows)
 
 
 def final_verdicts(rows: Iterable[tuple[Any, ...]]) -> pl.DataFrame:
-    """The latest verdict of each author on each composition, unless retracted. Rows are (case, author, verdict) in
-    order of time.
+    """The latest verdict of each author on each composition, unless retracted. Rows are (case, author, verdict,
+    whether the author is a model) in order of time.
     """
-    last = {(case, author): verdict for case, author, verdict in rows}
-    final = [(case, author, verdict) for (case, author), verdict in sorted(last.items()) if verdict != "none"]
-    return pl.DataFrame(final, schema={"case": pl.Int64, "author": pl.String, "verdict": pl.String}, orient="row")
+    last = {(case, author): (verdict, bool(model)) for case, author, verdict, model in rows}
+    final = [(*place, *said) for place, said in sorted(last.items()) if said[0] != "none"]
+    schema = {"case": pl.Int64, "author": pl.String, "verdict": pl.String, "model": pl.Boolean}
+    return pl.DataFrame(final, schema=schema, orient="row")
+
+
+def judged_apart(rows: pl.DataFrame | None) -> dict[bool, pl.DataFrame]:
+    """Judgements of people (False) and of models (True), where there are any."""
+    return {} if rows is None else {bool(one["model"][0]): one for one in rows.sort("model").partition_by("model")}
+
+
+def name_judges(rows: pl.DataFrame) -> str:
+    """Who made these judgements, all of people or all of models: `by 3 people`, `by the model NAME`."""
+    names = rows["author"].unique().sort().to_list()
+    if rows["model"].all():
+        return f"by the model {' and '.join(names)}"
+    return f"by {pluralise(len(names), 'person', 'people')}"
 
 
 def majority_calls(verdicts: pl.DataFrame) -> dict[str, Estimate]:
@@ -160,7 +185,7 @@ def _check_atlas(database: sqlite3.Connection, path: Path) -> None:
 
 
 def _check_judgement(path: object, row: Sequence[Any]) -> tuple[Any, ...]:
-    id, author, made_at, layer, memory, control, pattern, kind, description, triggers, sampled = row
+    id, author, made_at, layer, memory, control, pattern, kind, description, triggers, *flags = row
     try:
         if not isinstance(author, str) or not isinstance(description, str):
             raise ValueError(f"author or description is not text: {author!r}, {description!r}")
@@ -178,4 +203,4 @@ def _check_judgement(path: object, row: Sequence[Any]) -> tuple[Any, ...]:
             raise ValueError(f"triggers is {triggers!r}, not a list of ranks")
     except (ValueError, TypeError, OverflowError) as error:
         raise AtlasDamaged(f"{path}: judgement {id}: {error}; restore it from a copy") from error
-    return id, author, time, layer, memory, bool(control), pattern, kind, description, ranks, bool(sampled)
+    return id, author, time, layer, memory, bool(control), pattern, kind, description, ranks, *map(bool, flags)

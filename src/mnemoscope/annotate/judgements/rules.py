@@ -19,8 +19,12 @@ JUDGED_KINDS = (*PATTERN_KINDS, "none")
 """`none`: there is no such pattern, or it was retracted."""
 VERDICTS = ("related", "distant", "none")
 """On a composition; `none` retracts one."""
-ITEM_KINDS = ("key", "control", "chosen", "case")
-"""A sampled key, a blind control, a memory that an annotator chose, a composition of the last layer."""
+ITEM_KINDS = ("key", "control", "chosen", "sheet_key", "case", "sheet_case")
+"""A sampled key, a blind control, a memory that an annotator chose, one that a sheet names; a composition of the last
+layer, of the campaign or of a sheet.
+"""
+WITHOUT_CAMPAIGN = ("chosen", "sheet_key", "sheet_case")
+AUTHOR_KINDS = ("person", "model")
 AT_LEAST = 3
 """The fewest prefixes of a pattern (paper, section 3.1)."""
 MOST_PATTERNS = 25
@@ -28,6 +32,7 @@ MOST_PATTERNS = 25
 LAST = datetime.max.replace(tzinfo=UTC)
 FIELDS = (
     "author",
+    "author_kind",
     "made_at",
     "event",
     "item_kind",
@@ -130,6 +135,7 @@ def check_row(row: dict[str, Any], atlas: str) -> dict[str, Any]:
         )
     check_choice(row["event"], tuple(_EVENTS), what="event")
     check_choice(row["kind"], _EVENTS[row["event"]], what="kind")
+    check_choice(row["author_kind"], AUTHOR_KINDS, what="author_kind")
     stored = row | {"author": check_name(row["author"]), "made_at": _check_time(row["made_at"])}
     for name in ("key", "undoes"):
         if (name, row[name]) != ("undoes", None) and not re.fullmatch(r"[A-Za-z0-9_.-]{8,80}", str(row[name])):
@@ -159,7 +165,7 @@ def _check_item(row: dict[str, Any]) -> None:
         if any(row[name] is not None for name in ("layer", "memory", "code")):
             raise AnnotationError("a layer, memory or code is given without item_kind; give both or neither")
         return
-    kinds = {"verdict": ("case",), "judgement": ITEM_KINDS[:3]}.get(row["event"], ITEM_KINDS)
+    kinds = {"verdict": ITEM_KINDS[4:], "judgement": ITEM_KINDS[:4]}.get(row["event"], ITEM_KINDS)
     check_choice(row["item_kind"], kinds, what="item_kind")
     for name in ("layer", "memory"):
         if type(row[name]) is not int or not 0 <= row[name] < 2**31:
@@ -170,7 +176,7 @@ def _check_item(row: dict[str, Any]) -> None:
 
 def _check_campaign(row: dict[str, Any]) -> None:
     facts = row["campaign"]
-    if facts is None and row["item_kind"] in ("chosen", None):
+    if facts is None and row["item_kind"] in (*WITHOUT_CAMPAIGN, None):
         return
     fitting = isinstance(facts, dict) and set(facts) == set(CAMPAIGN_FIELDS)
     if not fitting or not all(type(facts[name]) is kind for name, kind in CAMPAIGN_FIELDS.items()):

@@ -8,7 +8,8 @@ import sqlite3
 from collections.abc import Mapping
 from typing import Any
 
-ROLES = ("annotator", "host")
+ROLES = ("annotator", "host", "model")
+"""All but a model are people."""
 GROWING = ("judgements", "verdicts", "finishes")
 _TABLES = """
 -- One row. `atlas` is the sha256 of the manifest of the atlas that all judgements are about.
@@ -30,16 +31,17 @@ CREATE TABLE annotators (
   id INTEGER PRIMARY KEY,
   name TEXT NOT NULL UNIQUE,
   folded TEXT NOT NULL UNIQUE,
-  role TEXT NOT NULL CHECK (role IN ('annotator', 'host')),
+  role TEXT NOT NULL CHECK (role IN ('annotator', 'host', 'model')),
   token_hash TEXT UNIQUE,
   made_at TEXT NOT NULL
 );
 
 -- `memory` is a control's own number or a case's prefix; `content` is JSON (a control's prefixes, a case's texts).
+-- `sheet_key` and `sheet_case` were judged outside the campaign, on a sheet (campaigns/sheet.py).
 CREATE TABLE items (
   id INTEGER PRIMARY KEY,
   code TEXT NOT NULL UNIQUE,
-  kind TEXT NOT NULL CHECK (kind IN ('key', 'control', 'chosen', 'case')),
+  kind TEXT NOT NULL CHECK (kind IN ('key', 'control', 'chosen', 'case', 'sheet_key', 'sheet_case')),
   layer INTEGER NOT NULL,
   memory INTEGER NOT NULL,
   content TEXT NOT NULL,

@@ -1,5 +1,8 @@
 """`mnemoscope analyze`: answers the questions from an atlas and stores the answers in it."""
 
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -7,7 +10,9 @@ import typer
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import reporting
 from mnemoscope.cli.runner import emit
+from mnemoscope.errors import AtlasUnfinished
 from mnemoscope.foundation.files import is_writable
+from mnemoscope.foundation.formatting import pluralise
 
 if TYPE_CHECKING:
     from mnemoscope.atlas import Atlas
@@ -21,6 +26,10 @@ def analyze(
         typer.Argument(metavar="QUESTION", help="Such as value_agreement, or figure4; all if none is named."),
     ] = None,
     patterns: Annotated[bool, typer.Option("--patterns", help="Make the patterns again before answering.")] = False,
+    judgements: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="First import judgements: a sheet or an export (CSV or JSONL)."),
+    ] = None,
     json: arg.Json = False,
 ) -> None:
     """Answer the paper's questions about an atlas.
@@ -32,6 +41,9 @@ def analyze(
     The files also hold what each number counts, and its 95 % interval. Of an atlas that cannot be written, the stored
     answers are shown.
 
+    A sheet has the columns memory, author, author_kind (person or model), pattern, kind (shallow, semantic, both, none)
+    and triggers (ranks such as 0 1 2); or prefix, author, author_kind and verdict (related or distant).
+
     Example: mnemoscope analyze atlas value_agreement value_rank
     """
     from mnemoscope.atlas.schema import QUESTIONS, question_named
@@ -41,16 +53,37 @@ def analyze(
     from mnemoscope.atlas import open_atlas
 
     with reporting() as progress:
-        answers = _answers(open_atlas(atlas), named, patterns=patterns, progress=progress)
+        opened = open_atlas(atlas)
+        added = None if judgements is None else _import(opened, judgements)
+        answers = _answers(opened, named, patterns=patterns, progress=progress)
     if json:
-        emit({"atlas": str(atlas), "answers": answers.documents, "unanswered": answers.unanswered})
+        imported = {} if added is None else {"judgements_added": added}
+        emit({"atlas": str(atlas), "answers": answers.documents, "unanswered": answers.unanswered} | imported)
         return
+    if added is not None:
+        print(f"{pluralise(added, 'judgement')} added from {judgements}")
     for question, document in answers.documents.items():
         _draw(question, document)
     where = "written to" if is_writable(atlas) else "as stored in"
     print(f"{len(answers.documents)} of {len(QUESTIONS)} questions, {where} {atlas / 'analyses'}")
     for question, reason in answers.unanswered.items():
         print(f"not answered: {question}: {reason}")
+
+
+def _import(atlas: "Atlas", path: Path) -> int:
+    from mnemoscope.annotate.campaigns.import_export import import_judgements
+    from mnemoscope.annotate.campaigns.store import open_store
+    from mnemoscope.annotate.judgements.reading import ANNOTATIONS
+    from mnemoscope.questions.paper.refinement_events import cases as list_cases
+
+    cases: dict[int, int] = {}
+    with suppress(AtlasUnfinished):
+        cases = dict(list_cases(atlas).select("prefix", "layer").rows())
+    if not (atlas.path / ANNOTATIONS).exists():  # a file that is refused leaves no empty database
+        with TemporaryDirectory() as folder, open_store(atlas, Path(folder, ANNOTATIONS)) as trial:
+            import_judgements(trial, path, cases=cases)
+    with open_store(atlas) as store:
+        return import_judgements(store, path, cases=cases)
 
 
 def _answers(atlas: "Atlas", named: list[str], *, patterns: bool, progress: Any) -> "Answers":

@@ -1,14 +1,14 @@
 """Figure 2: shares of a memory's best prefixes that shallow or semantic patterns explain.
 
-From patterns.parquet and, with names that begin with `people_`, from people's judgements; with names that begin with
-`folded_`, of the first trigger of each fold of near-duplicates alone.
+From patterns.parquet and, with names that begin with `people_` or `models_`, from judgements of people or of language
+models, with who judged; with names that begin with `folded_`, of the first trigger of each fold of near-duplicates.
 """
 
 from collections.abc import Mapping
 
 import polars as pl
 
-from mnemoscope.annotate.judgements.reading import read_judgements
+from mnemoscope.annotate.judgements.reading import judged_apart, name_judges, read_judgements
 from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.read import ELEVENTH, TENTH, first_layer_from
 from mnemoscope.foundation.intervals import Estimate, clustered_share
@@ -38,7 +38,7 @@ _LEADS_RULE = (
 
 
 def judgements(atlas: Atlas) -> pl.DataFrame | None:
-    """Of memories that a campaign sampled, without controls; None without any."""
+    """Of memories that a campaign or a sheet names, without controls; None without any."""
     rows = read_judgements(atlas.path)
     rows = None if rows is None else rows.filter(~pl.col("control") & pl.col("sampled"))
     return None if rows is None or rows.is_empty() else rows
@@ -94,7 +94,8 @@ QUESTION = Question(
     numbers=(
         *_KINDS,
         *(
-            Number(f"people_{one.name}", one.form, f"{one.label} (people)", table="by layer, patterns named by people")
+            Number(f"{who}_{one.name}", one.form, f"{one.label} ({who})", table=f"by layer, patterns named by {who}")
+            for who in ("people", "models")
             for one in _KINDS
         ),
         *(
@@ -123,7 +124,7 @@ QUESTION = Question(
 def answer(atlas: Atlas) -> pl.DataFrame:
     """Raises AtlasUnfinished if triggers or patterns are missing."""
     patterns = require_table(atlas, "patterns")
-    builder, depth = AnswerBuilder(QUESTION), model_layers(atlas)
+    builder, depth = AnswerBuilder(QUESTION, {"judged_by": pl.String}), model_layers(atlas)
     rows: dict[int, pl.DataFrame] = {}
     folded: dict[int, pl.DataFrame] = {}
     for layer in atlas.layers:
@@ -143,7 +144,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
         leads = [[_shallow_share(one) for one in half if one.height] for half in halves[number]]
         adding.add(None, "shallow_leads_lower", share_above(leads[0], 0.5))
         adding.add(None, "semantic_leads_upper", share_above([complement(one) for one in leads[1]], 0.5))
-    _add_people(builder, atlas)
+    _add_judged(builder, atlas)
     return builder.frame()
 
 
@@ -152,16 +153,14 @@ def _halves(rows: Mapping[int, pl.DataFrame], first: int) -> list[list[pl.DataFr
     return [[one for layer, one in rows.items() if (layer >= first) == upper] for upper in (False, True)]
 
 
-def _add_people(builder: AnswerBuilder, atlas: Atlas) -> None:
-    judged = judgements(atlas)
-    if judged is None:
-        return
-    rows = []
-    for layer in atlas.layers:
-        here = judged.filter(pl.col("layer") == layer)
-        rows.append(coverage.count_by_author(coverage.top_prefixes(atlas, layer), here))
-        builder.add_named(layer, coverage.mean_over_authors(rows[-1]), prefix="people_")
-    builder.add_named(None, coverage.mean_over_authors(pl.concat(rows)), prefix="people_")
+def _add_judged(builder: AnswerBuilder, atlas: Atlas) -> None:
+    for model, judged in judged_apart(judgements(atlas)).items():
+        rows, named = [], {"prefix": "models_" if model else "people_", "judged_by": name_judges(judged)}
+        for layer in atlas.layers:
+            here = judged.filter(pl.col("layer") == layer)
+            rows.append(coverage.count_by_author(coverage.top_prefixes(atlas, layer), here))
+            builder.add_named(layer, coverage.mean_over_authors(rows[-1]), **named)
+        builder.add_named(None, coverage.mean_over_authors(pl.concat(rows)), **named)
 
 
 def _shallow_share(rows: pl.DataFrame) -> Estimate:

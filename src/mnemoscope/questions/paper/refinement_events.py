@@ -1,6 +1,7 @@
 """Figure 11: shares of the events residual, agreement, composition and ffn, by which a layer changes the prediction.
 
-Lists compositions of the last layer, which people judge as related or distant, and counts their verdicts.
+Lists compositions of the last layer, which people or language models judge as related or distant, and counts their
+verdicts apart.
 """
 
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from mnemoscope.annotate.judgements.reading import majority_calls, read_verdicts
+from mnemoscope.annotate.judgements.reading import judged_apart, majority_calls, name_judges, read_verdicts
 from mnemoscope.atlas import Atlas
 from mnemoscope.foundation.intervals import NOTHING
 from mnemoscope.questions.answer_builder import AnswerBuilder
@@ -81,6 +82,13 @@ QUESTION = Question(
                 "composition_distant",
                 "share",
             ),
+            Claim(
+                "last-layer compositions judged distant by a language model",
+                "66 of 100",
+                "models_composition_distant",
+                "share",
+                optional=True,
+            ),
         ),
     ),
     numbers=(
@@ -94,6 +102,7 @@ QUESTION = Question(
         Number("composition_from_top10", "share", "composed token was in the residual's first 10"),
         Number("composition_demoted", "share", "residual's token in the layer's lower half"),
         Number("composition_distant", "share"),
+        Number("models_composition_distant", "share", "composition distant (models)"),
         NUMBER_OF_DOCUMENTS,
     ),
     main="changed",
@@ -111,14 +120,18 @@ QUESTION = Question(
 
 
 def answer(atlas: Atlas) -> pl.DataFrame:
-    """`composition_distant` is null without people's judgements. Raises AtlasUnfinished without predictions."""
-    rows, builder = Predictions(atlas), AnswerBuilder(QUESTION)
+    """`composition_distant` is null without judgements of people, `models_...` without those of models. Raises
+    AtlasUnfinished without predictions.
+    """
+    rows, builder = Predictions(atlas), AnswerBuilder(QUESTION, {"judged_by": pl.String})
     for adding, read in ((builder.literal(), rows.literal()), (builder, rows)):
         if read is not None:
             _add(adding, atlas, read)
     builder.add(None, "documents", rows.documents())
-    judged = judgements(atlas)
-    builder.add(None, "composition_distant", NOTHING if judged is None else majority_calls(judged)["distant"])
+    judged = judged_apart(judgements(atlas))
+    for model, name in ((False, "composition_distant"), (True, "models_composition_distant")):
+        distant = majority_calls(judged[model])["distant"] if model in judged else NOTHING
+        builder.add(None, name, distant, judged_by=name_judges(judged[model]) if model in judged else None)
     return builder.frame()
 
 

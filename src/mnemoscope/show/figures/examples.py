@@ -1,4 +1,4 @@
-"""The most striking memories, and people's verdicts on compositions of the last layer."""
+"""The most striking memories, and the verdicts of people and models on compositions of the last layer."""
 
 from functools import partial
 
@@ -61,9 +61,11 @@ def _scores(atlas: Atlas, layer: int) -> pl.DataFrame:
 
 
 def judged_sentence(answer: Answer) -> str:
-    row = answer.total("composition_distant")
-    if row is None:
-        return "Nobody has judged these."
-    between = format_interval(row.low, row.high, "share")
-    cases = pluralise(row.count, "case", "cases")
-    return f"Here people have judged {cases}: they call the new token unlike both in {percent(row.value)} {between}."
+    rows = [answer.total(name) for name in ("composition_distant", "models_composition_distant")]
+    said = [
+        f"Judged here {row.own.get('judged_by')}: of {pluralise(row.count, 'case')} the new token is unlike both in"
+        f" {percent(row.value)} {format_interval(row.low, row.high, 'share')}."
+        for row in rows
+        if row is not None
+    ]
+    return " ".join(said) or "Nobody has judged these."

@@ -76,6 +76,7 @@ def section(question: str, answers: Mapping[str, Answer]) -> Data:
         "reading": figure.reading,
         "meaning": f"{figure.means} {figure.differs}",
         "interval": answer.interval if figure.intervals else "",
+        "judged": " and ".join({row["judged_by"]: 0 for row in answer.table.to_dicts() if row.get("judged_by")}),
         "comparison": tuple(map(asdict, _compare_answer(answer, answers))),
         "tables": () if answer.missing else tuple(map(asdict, _tables(answer, figure))),
     }
@@ -89,6 +90,8 @@ def compare_with_paper(answers: Mapping[str, Answer]) -> list[ComparisonLine]:
 def _compare_answer(answer: Answer, answers: Mapping[str, Answer]) -> list[ComparisonLine]:
     lines = []
     for claim in answer.question.paper.claims:
+        if claim.optional and answer.total(claim.name) is None:
+            continue
         literal = LITERAL if claim.name in answer.question.literal else ""
         lines.append(_compare(answer, claim, _judge(answer, claim, literal), _judge(answer, claim, "")))
     if (finding := answer.question.finding) is not None:
@@ -109,8 +112,9 @@ def _judge(answer: Answer, claim: Claim, prefix: str) -> Outcome:
 
 
 def _place(row: Row) -> str:
-    layer = row.own.get("at_layer", row.own.get("best_layer"))
-    return "" if layer is None else f" (layer {layer:.0f})"
+    """Where it is, or who judged it."""
+    layer, judges = row.own.get("at_layer", row.own.get("best_layer")), row.own.get("judged_by")
+    return f" (layer {layer:.0f})" if layer is not None else f" (judged {judges})" if judges else ""
 
 
 def _compare(answer: Answer, stated: Claim | Finding, literal: Outcome, ours: Outcome) -> ComparisonLine:

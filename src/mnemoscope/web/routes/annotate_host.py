@@ -202,7 +202,7 @@ def withdraw(request: Request, store: OneStore, name: Person = "") -> Response:
 
 @post(f"{PLACE}/import", name="take_in")
 def import_file(request: Request, store: OneStore, file: UploadFile) -> Response:
-    """Adds the judgements of a file that another server exported."""
+    """Adds the judgements of a file that another server exported, or of a sheet."""
     from mnemoscope.annotate.campaigns.import_export import import_judgements
 
     ending = (file.filename or "").rpartition(".")[2].lower()

@@ -20,8 +20,8 @@ STATED = (
 
 def figure(answer: Answer) -> Figure:
     panels = [_patterns(answer, "", "patterns found automatically")]
-    if answer.rows("people_none"):
-        panels.append(_patterns(answer, "people_", "patterns named by people"))
+    judges = [who for who in ("people", "models") if answer.rows(f"{who}_none")]
+    panels += [_patterns(answer, f"{who}_", f"patterns named by {who}") for who in judges]
     return Figure(
         tuple(panels),
         "Share of each memory's 25 best triggers (equal prefixes once) in a layer: those that share a surface form"
