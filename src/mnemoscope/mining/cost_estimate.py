@@ -227,7 +227,7 @@ def _reading_seconds(model: LanguageModel) -> float:
 def _value_seconds(model: LanguageModel, progress: Progress) -> float:
     progress("timing values", 0, None, "")
     memories = model.sizes.memories[0]
-    wanted = Targets(*(np.zeros(n, np.int64) for n in (memories, 0, 0)))
+    wanted = Targets(*(np.zeros(n, np.int64) for n in (memories, memories, 0, 0)))
     began = time.perf_counter()
     ValuePass(model).columns(0, wanted, np.ones((2, memories)))
     NeighbourPass(model, range(model.sizes.layers), most=MiningOptions.neighbours).columns(0)

@@ -119,16 +119,18 @@ def _place(row: Row) -> str:
 
 def _compare(answer: Answer, stated: Claim | Finding, literal: Outcome, ours: Outcome) -> ComparisonLine:
     ungated = isinstance(stated, Claim) and stated.ungated and answer.gated
-    columns = []
-    for number, interval, verdict in (literal, ours):
-        shown = DASH if verdict is None else "undecided" if of_few_documents(answer) else verdict
-        columns += [number, interval, "not of a gated layer" if ungated else shown]
+    few = of_few_documents(answer)
+
+    def spoken(outcome: Outcome) -> tuple[str, str, str]:
+        number, interval, verdict = outcome
+        shown = DASH if verdict is None else "undecided" if few else verdict
+        return number, interval, "not of a gated layer" if ungated else shown
+
     tested = answer.total(stated.by) if isinstance(stated, Claim) and stated.by else None
     rule = stated.rule if tested is None else f"{stated.rule}: {tested.text_and_interval}"
     why = answer.question.why if literal != ours else ""
-    return ComparisonLine(
-        answer.question.id, answer.question.paper.figure, stated.text, stated.paper, *columns, rule, why
-    )
+    where = answer.question.id, answer.question.paper.figure, stated.text, stated.paper
+    return ComparisonLine(*where, *spoken(literal), *spoken(ours), rule, why)
 
 
 def describe_upper_layers(answer: Answer) -> str:
