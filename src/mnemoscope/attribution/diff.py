@@ -24,6 +24,7 @@ from mnemoscope.attribution.gradients import prompt_gradients, written_gradients
 from mnemoscope.attribution.run_difference import Patched, RunDifference
 from mnemoscope.errors import ModelDiffers, OptionError, PromptError
 from mnemoscope.foundation.intervals import Floats
+from mnemoscope.foundation.options.chat_prompt import Prompt, as_written, first_position, own_tokens
 from mnemoscope.foundation.options.model_options import ModelOptions
 from mnemoscope.foundation.progress import Progress, ignore_progress, report_to
 from mnemoscope.models import LanguageModel, load_model, read_coefficients
@@ -95,11 +96,11 @@ class Parting:
 @opens
 def diff(
     model: LanguageModel,
-    prompt: str,
+    prompt: Prompt,
     *,
     other: LanguageModel | str | None = None,
     other_adapter: str | Path | None = None,
-    other_prompt: str | None = None,
+    other_prompt: Prompt | None = None,
     target: str | None = None,
     against: str | None = None,
     both: bool = False,
@@ -112,21 +113,23 @@ def diff(
     """What made the second run answer differently: `other` (a model or its name), the model with `other_adapter`, or
     the model on `other_prompt`.
 
-    Two models continue the prompt until they part, unless `target` and `against` are given. `top` memories are listed,
-    those that pushed towards the second's answer, and with `both` those that pushed away. `patch="coefficient"` sets
-    back coefficients in place of contributions. Raises PromptError, OptionError, ModelDiffers, ModelUnsupported.
+    Prompts are plain text, or the messages of a chat. Two models continue the prompt until they part, unless `target`
+    and `against` are given. `top` memories are listed, those that pushed towards the second's answer, and with `both`
+    those that pushed away. `patch="coefficient"` sets back coefficients in place of contributions. Raises PromptError,
+    OptionError, ModelDiffers, ModelUnsupported.
     """
     if [other, other_adapter, other_prompt].count(None) != 2:
         raise OptionError("give one of --other, --other-adapter and --other-prompt")
     if patch not in PATCHES or top < 0 or seed < 0:
         raise OptionError(f"patch={patch!r}, top={top}, seed={seed} is not possible; patch is {' or '.join(PATCHES)}")
+    prompt, other_prompt = model.prompt_text(prompt), other_prompt and model.prompt_text(other_prompt)
     second = model if other_prompt is not None else second_model(model, other, other_adapter)
     origin = origin_of(
         [model.fingerprint, second.fingerprint],
         atlas,
         seed,
-        prompt=prompt,
-        other_prompt=other_prompt,
+        prompt=as_written(prompt),
+        other_prompt=as_written(other_prompt),
         target=target,
         against=against,
         both=both,
@@ -298,8 +301,8 @@ class Differ(ExitStack):
             },
             schema_overrides={"memory": pl.String, "position": pl.Int64},
         )
-        words = [texts[token] for token in its.tokens]
-        frame = about_memories(frame, self._atlas, words, coefficient="coefficient_second")
+        words, at_first = [texts[token] for token in its.tokens], first_position(parting.prompts[1])
+        frame = about_memories(frame, self._atlas, words, coefficient="coefficient_second", first=at_first)
         back = self._patch_back(one, its, grid, order, pair, everywhere=aligned) if patched else ()
         turned = (each.k for each in back if isinstance(each.k, int) and each.top_token.id == pair[1])
         notes = {
@@ -320,6 +323,7 @@ class Differ(ExitStack):
             back,
             next(turned, None),
             tuple(note for note, holds in notes.items() if holds),
+            own=own_tokens(parting.prompts[1]),
         )
 
     def _patch_back(

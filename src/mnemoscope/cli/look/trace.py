@@ -8,16 +8,15 @@ import typer
 
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import loading
-from mnemoscope.cli.runner import emit, terminal_columns
+from mnemoscope.cli.runner import emit, print_shown, terminal_columns
+from mnemoscope.errors import OptionError
 from mnemoscope.foundation.options.mining_options import AUTO
 from mnemoscope.foundation.options.model_options import ModelOptions, check_names
 
 
 def trace(
     model: arg.Model,
-    prompt: Annotated[
-        str, typer.Argument(metavar="PROMPT", help="Plain text; after -- if it begins with a dash.", show_default=False)
-    ],
+    prompt: arg.PromptOrFile = None,
     changes: Annotated[
         list[str] | None,
         typer.Option(
@@ -34,8 +33,15 @@ def trace(
     ] = 0.0,
     seed: Annotated[int, typer.Option(metavar="N", help="Of a continuation with a temperature above 0.")] = 0,
     position: Annotated[
-        int | None, typer.Option(metavar="N", help="The position whose layers are shown.  [default: the last]")
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="The position whose layers are shown; of a chat among its last message's tokens.  [default: the last]",
+        ),
     ] = None,
+    chat: arg.Chat = False,
+    messages: arg.MessagesFile = None,
+    whole: arg.Whole = False,
     top: Annotated[int, typer.Option(metavar="K", help="Predictions of each stream (--json gives all).")] = 10,
     memories: Annotated[int, typer.Option(metavar="K", help="Dominant memories of each layer in --json.")] = 10,
     dtype: arg.Dtype = "float32",
@@ -54,6 +60,9 @@ def trace(
     """
     arg.at_least(0, generate=generate, temperature=temperature, memories=memories, seed=seed)
     arg.at_least(1, top=top)
+    given = arg.chat_or_text(prompt, chat=chat, messages=messages, whole=whole)
+    if given is None:
+        raise OptionError("give PROMPT, or --messages FILE")
     from mnemoscope.foundation.memory_changes import interventions_of
 
     check_names(model, opening)
@@ -63,10 +72,11 @@ def trace(
 
     with loading(model):
         loaded = load_model(model, dtype=dtype, device=device, **opening.keywords())
-    script = tracing.as_python(model, prompt, parsed, opening=opening)
+    asked = loaded.prompt_text(given, whole=whole)
+    script = tracing.as_python(model, asked, parsed, opening=opening)
     if parsed:
         both = tracing.compare(
-            loaded, prompt, parsed, top=top, memories=memories, tokens=generate, temperature=temperature, seed=seed
+            loaded, asked, parsed, top=top, memories=memories, tokens=generate, temperature=temperature, seed=seed
         )
         with tracing.for_terminal(terminal_columns()):
             text = both.text(position=position)
@@ -74,16 +84,16 @@ def trace(
             compared = both.to_dict()
             emit({"trace": compared.pop("before"), "comparison": compared, "generation": None, "python": script})
         else:
-            print(text)
+            print_shown(text)
         return
-    traced = tracing.trace(loaded, prompt, top=top, memories=memories)
+    traced = tracing.trace(loaded, asked, top=top, memories=memories)
     with tracing.for_terminal(terminal_columns()):
         text = traced.text(position=position)
-    steps = tuple(tracing.generate(loaded, prompt, tokens=generate, temperature=temperature, seed=seed))
+    steps = tuple(tracing.generate(loaded, asked, tokens=generate, temperature=temperature, seed=seed))
     if json:
         generation = [step.to_dict() for step in steps] if generate else None
         emit({"trace": traced.to_dict(), "comparison": None, "generation": generation, "python": script})
         return
-    print(text)
+    print_shown(text)
     if generate:
         print("\n".join(["", "Continued:", *tracing.continuation_lines(steps)]))

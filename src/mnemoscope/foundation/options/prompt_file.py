@@ -1,35 +1,72 @@
-"""A file of prompts, in place of one: JSONL with `prompt` and perhaps `for`, `against` and `other_prompt`."""
+"""Files of prompts and of one chat. A prompt's line of JSON has `prompt` or `messages`, and perhaps `for`, `against`,
+and `other_prompt` or `other_messages`.
+"""
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from mnemoscope.errors import OptionError, PromptError
+from mnemoscope.foundation.options.chat_prompt import check_messages
 
 FIELDS = ("prompt", "for", "against", "other_prompt")
-PromptRow = dict[str, str]
+_CHATS = {"messages": "prompt", "other_messages": "other_prompt"}
+PromptRow = dict[str, Any]
+"""The values of FIELDS: texts, of prompts also messages."""
 
 
 def read_prompts(path: Path) -> list[PromptRow]:
     """The rows of a file of prompts."""
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")  # a prompt may hold other ends of lines
-    except (OSError, UnicodeDecodeError) as error:
-        raise PromptError(f"the prompts in {path} cannot be read ({error}); give a JSONL file") from None
     rows = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            row = None
-        fits = isinstance(row, dict) and isinstance(row.get("prompt"), str)
-        if not fits or not all(key in FIELDS and isinstance(value, str) for key, value in row.items()):
-            raise PromptError(f'{path}:{number} is not {{"prompt": TEXT}} with {", ".join(FIELDS[1:])} perhaps')
-        rows.append(row)
+    for number, row in _lines(path, "prompts"):
+        chats = {_CHATS[name]: row[name] for name in _CHATS if name in row} if isinstance(row, dict) else {}
+        texts = {name: text for name, text in row.items() if name not in _CHATS} if isinstance(row, dict) else {}
+        fits = "prompt" in texts.keys() | chats.keys() and not texts.keys() & chats.keys()
+        if not fits or not all(key in FIELDS and isinstance(value, str) for key, value in texts.items()):
+            raise PromptError(
+                f'{path}:{number} is not {{"prompt": TEXT}} with {", ".join(FIELDS[1:])} perhaps, or with messages in'
+                " place of a prompt"
+            )
+        rows.append(texts | {name: _messages(chat, f"{path}:{number}") for name, chat in chats.items()})
     if not rows:
         raise PromptError(f"{path} has no prompt; write one JSON object a line")
+    return rows
+
+
+def read_messages(path: Path) -> list[dict[str, str]]:
+    """The messages of a file: a JSON list, or one JSON object a line."""
+    lines = _lines(path, "messages")
+    try:
+        listed = json.loads(_text(path, "messages"))
+    except (ValueError, RecursionError):
+        listed = [row for _, row in lines]
+    return _messages([listed] if isinstance(listed, dict) else listed, str(path))
+
+
+def _messages(listed: object, where: str) -> list[dict[str, str]]:
+    try:
+        return check_messages(listed)
+    except PromptError as error:
+        raise PromptError(f"{where}: {error}") from None
+
+
+def _text(path: Path, noun: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PromptError(f"the {noun} in {path} cannot be read ({error}); give a JSONL file") from None
+
+
+def _lines(path: Path, noun: str) -> list[tuple[int, Any]]:
+    """The number and the value of every line that is not empty; None where it is no JSON."""
+    rows: list[tuple[int, Any]] = []
+    for number, line in enumerate(_text(path, noun).split("\n"), 1):  # a prompt may hold other ends of lines
+        if line.strip():
+            try:
+                rows.append((number, json.loads(line)))
+            except (ValueError, RecursionError):
+                rows.append((number, None))
     return rows
 
 
