@@ -122,7 +122,6 @@ def diff(
         raise OptionError("give one of --other, --other-adapter and --other-prompt")
     if patch not in PATCHES or top < 0 or seed < 0:
         raise OptionError(f"patch={patch!r}, top={top}, seed={seed} is not possible; patch is {' or '.join(PATCHES)}")
-    prompt, other_prompt = model.prompt_text(prompt), other_prompt and model.prompt_text(other_prompt)
     second = model if other_prompt is not None else second_model(model, other, other_adapter)
     origin = origin_of(
         [model.fingerprint, second.fingerprint],
@@ -211,14 +210,17 @@ class Differ(ExitStack):
             self.enter_context(one.lock)
         return self
 
-    def find_parting(self, prompt: str, other_prompt: str | None, target: str | None, against: str | None) -> Parting:
+    def find_parting(
+        self, prompt: Prompt, other_prompt: Prompt | None, target: str | None, against: str | None
+    ) -> Parting:
+        first = second = self._models[0].prompt_text(prompt)
         if other_prompt is None:
-            tokens, pair = self._one_prompt(prompt, target, against)
+            tokens, pair = self._one_prompt(first, target, against)
             both = tokens, tokens
         else:
-            both, pair = self._two_prompts(prompt, other_prompt, target, against)
-        prompts = prompt, prompt if other_prompt is None else other_prompt
-        return Parting(prompts, both, len(both[0]) - len(self._models[0].prompt_tokens(prompt)), pair)
+            second = self._models[0].prompt_text(other_prompt)
+            both, pair = self._two_prompts(first, second, target, against)
+        return Parting((first, second), both, len(both[0]) - len(self._models[0].prompt_tokens(first)), pair)
 
     def _one_prompt(
         self, prompt: str, target: str | None, against: str | None

@@ -109,9 +109,8 @@ def diff_prompts(
     with Differ(model, second, patch=patch, seed=seed) as differ, report_to(progress) as report:
 
         def ask(row: PromptRow) -> RunDifference:
-            prompt, other = (one and model.prompt_text(one) for one in (row["prompt"], row.get("other_prompt")))
-            parting = differ.find_parting(prompt, other, row.get("for"), row.get("against"))
-            return differ.explain(parting, both=True, top=_ALL)
+            asked = row["prompt"], row.get("other_prompt"), row.get("for"), row.get("against")
+            return differ.explain(differ.find_parting(*asked), both=True, top=_ALL)
 
         every, refused = ask_each(prompts, ask, report, "comparing")
     parted = [one for one in every if one.said is not None]

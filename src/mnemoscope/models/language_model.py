@@ -34,12 +34,11 @@ from mnemoscope.models.modules.parameter_count import count_parameters
 from mnemoscope.models.modules.projections import Fold, Head, LinearHead, Projection, fold_of, scale_of
 from mnemoscope.models.modules.taps import Reached, Taps, reach
 from mnemoscope.models.object_state import ObjectInUse, held, hold_model
+from mnemoscope.models.tokens.chat_reader import ChatReader, chat_template
+from mnemoscope.models.tokens.model_tokens import Reader
 
 if TYPE_CHECKING:
     import polars as pl
-
-    from mnemoscope.models.special_tokens import ChatReader
-    from mnemoscope.models.tokens.model_tokens import Reader
 
 
 PROBED_BYTES = 1 << 30
@@ -196,16 +195,17 @@ class LanguageModel(metaclass=_Reloaded):
         if isinstance(prompt, str):
             return prompt
         messages = check_messages(prompt)
-        return self._chat_reader().prompt(messages, whole=whole)
+        return self.chat_reader().prompt(messages, whole=whole)
 
-    def _chat_reader(self) -> "ChatReader":
-        from mnemoscope.models.special_tokens import ChatReader, chat_template
+    def chat_reader(self) -> ChatReader:
+        """Reads chats by the tokenizer's template; raises ModelUnsupported without one."""
+        first, tokenizer = self.beginning.token, self.tokenizer_fingerprint
+        make = lambda: ChatReader(self.reader, model=self.spec, first=first, tokenizer=tokenizer)  # noqa: E731
+        return self.cache.get(("chat", str(chat_template(self.reader))), make)
 
-        return self.cache.get(("chat", str(chat_template(self))), lambda: ChatReader(self))
-
-    def _reader_of(self, prompt: str) -> "Reader | ChatReader":
+    def _reader_of(self, prompt: str) -> Reader | ChatReader:
         """In a chat the special strings are special tokens."""
-        return self._chat_reader() if isinstance(prompt, ChatPrompt) else self.reader
+        return self.chat_reader() if isinstance(prompt, ChatPrompt) else self.reader
 
     def prompt_tokens(self, prompt: Prompt) -> list[int]:
         """The prompt's own token ids, at least one; raises PromptError."""
@@ -428,7 +428,7 @@ class LanguageModel(metaclass=_Reloaded):
             layers = layers if layers is None else list(layers)
             read_each = ((one, self.coefficients(one, layers)) for one in prompt)
             return pl.concat([frame.select(pl.lit(one).alias("text"), pl.all()) for one, frame in read_each])
-        prompt = self.prompt_text(prompt)  # type: ignore[arg-type]
+        prompt = self.prompt_text(prompt)
         tokens, read = self.prompt_tokens(prompt), dict[int, Tensor]()
         read_layers = range(self.sizes.layers) if layers is None else list(layers)
         with hold_model(self), self.lock, torch.inference_mode(), Taps(own_thread=True) as taps:

@@ -69,7 +69,7 @@ class Trace(Result):
             "fingerprint": self.fingerprint,
             "prompt": self.prompt,
             "beginning": plain(self.beginning),
-            "own": len(self.positions) if self.own is None else self.own,
+            "own": self.own,
             "interventions": list(map(str, self.interventions)),
             "positions": plain(self.positions),
             "layers": [{"layer": layer, "positions": plain(states)} for layer, states in enumerate(self.places)],
@@ -152,8 +152,8 @@ def trace(
     beginning = None if first is None else Token(first, texts[first])
     options = {"prompt": as_written(prompt), "top": top, "memories": memories, "interventions": list(map(str, changes))}
     origin = made_by(model=model.fingerprint, atlas=None, options=options, seed=None)
-    read = model.spec, model.fingerprint, prompt, beginning, tuple(positions), places, sums, changes, origin
-    return Trace(*read, own_tokens(prompt))
+    all_of_it = tuple(positions), places, sums, changes, origin
+    return Trace(model.spec, model.fingerprint, prompt, beginning, *all_of_it, own_tokens(prompt))
 
 
 def run_blocks(model: LanguageModel, tokens: list[int]) -> tuple[list[PromptStreams], Tensor]:

@@ -14,7 +14,9 @@ from mnemoscope.auditing import AuditOptions, audit
 from mnemoscope.auditing.audit import as_python as audit_as_python
 from mnemoscope.auditing.audit import string_tokens
 from mnemoscope.errors import MemoryIdError, PromptError
+from mnemoscope.foundation.memory_changes import counted_from
 from mnemoscope.foundation.memory_names import MemoryId
+from mnemoscope.foundation.options.chat_prompt import ChatPrompt, first_position
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.forward.hooks import read_coefficients
 from mnemoscope.models.object_state import hold_model
@@ -28,6 +30,18 @@ from mnemoscope.web.model_worker import Cancelled, ModelWorker, stop_if
 
 Changes = tuple[str, ...]
 TOP = 10
+
+
+def placed(prompt: str, changes: Changes) -> tuple[Intervention, ...]:
+    """The changes of a prompt, which count its positions, for `intervene`, which counts all tokens."""
+    return counted_from(map(Intervention.parse, changes), first_position(prompt))
+
+
+def page_prompt(worker: ModelWorker, text: str | None, chat: bool) -> str:
+    """A page's text as a prompt: with `chat` what a user says."""
+    if not text:
+        raise PromptError("the prompt is empty; write at least one word")
+    return worker.model.prompt_text([{"role": "user", "content": text}] if chat else text)
 
 
 def parse_changes(worker: ModelWorker, texts: Changes) -> Changes:
@@ -64,7 +78,7 @@ def heat_map(worker: ModelWorker, prompt: str, changes: Changes, stream: str) ->
         tokens = read_prompt(model, prompt)
         ranks: list[int] = []
         shares: list[float] = []
-        with hold_model(model), model.lock, torch.inference_mode(), intervene(model, changes):
+        with hold_model(model), model.lock, torch.inference_mode(), intervene(model, placed(prompt, changes)):
             blocks, last = run_blocks(model, tokens)
             ends = split_rows(model, last)
             final = torch.cat([top(model.scores(end, projection="lens"), 1)[0][:, 0] for end in ends])
@@ -181,7 +195,11 @@ def _refuse_long(noun: str, tokens: int) -> None:
 
 
 def _join(worker: ModelWorker, prompt: str, prompted: list[int], ids: list[int]) -> str | None:
-    """The text of the tokens `ids`, if prompt and text together are read as the tokens `prompted` and these."""
+    """The text of the tokens `ids`, if prompt and text together are read as the tokens `prompted` and these; None for a
+    chat, whose last message they are not in.
+    """
+    if isinstance(prompt, ChatPrompt):
+        return None
     try:
         text = b"".join(worker.words.raw[id] for id in ids).decode()
         read = worker.model.tokens_after(prompt, text) if text else []

@@ -9,6 +9,7 @@ from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import loading, reporting
 from mnemoscope.cli.runner import emit, print_shown, terminal_columns
 from mnemoscope.errors import OptionError
+from mnemoscope.foundation.options.chat_prompt import Prompt
 from mnemoscope.foundation.options.mining_options import AUTO
 from mnemoscope.foundation.options.model_options import ModelOptions, check_names
 from mnemoscope.foundation.options.prompt_file import check_second, read_prompts
@@ -99,13 +100,15 @@ def diff(
             )
         else:
             assert given is not None
-            of_chat = other_prompt is not None and not isinstance(given, str)
+            second: Prompt | None = other_prompt
+            if other_prompt is not None and not isinstance(given, str):
+                second = [*given[:-1], {**given[-1], "content": other_prompt}]
             answer = attribution.diff(
                 loaded,
                 given,
                 other=other,
                 other_adapter=other_adapter,
-                other_prompt=[*given[:-1], {**given[-1], "content": other_prompt}] if of_chat else other_prompt,
+                other_prompt=second,
                 target=target,
                 against=against,
                 progress=progress,

@@ -28,7 +28,7 @@ class ChatPrompt(str):
         prompt.messages, prompt.start, prompt.own = messages, start, own
         return prompt
 
-    def __getnewargs__(self) -> tuple[Any, ...]:  # type: ignore[override]
+    def __getnewargs__(self) -> tuple[Any, ...]:
         return str(self), self.messages, self.start, self.own
 
     def __eq__(self, other: object) -> bool:
