@@ -204,7 +204,7 @@ class Attributor:
         listed = self._table(self._order(by, top, step), step)
         return Attribution(
             self.model.spec,
-            prompt,
+            str(prompt),
             self.contrast.position,
             Token(target, texts[target]),
             None if against is None else Token(against, texts[against]),

@@ -271,7 +271,7 @@ class Differ(ExitStack):
         texts, raw = model.vocabulary()
         written = parting.tokens[0][len(parting.tokens[0]) - parting.generated :]
         continued = b"".join(raw[token] for token in written).decode("utf-8", "replace")
-        read = names, parting.prompts, continued, parting.tokens
+        read = names, (str(parting.prompts[0]), str(parting.prompts[1])), continued, parting.tokens
         if pair is None:
             never = f"The two never part within {STEPS} tokens: {names[0]} and {names[1]} answer alike."
             return RunDifference(*read, None, notes=(never,))

@@ -153,7 +153,7 @@ def trace(
     options = {"prompt": as_written(prompt), "top": top, "memories": memories, "interventions": list(map(str, changes))}
     origin = made_by(model=model.fingerprint, atlas=None, options=options, seed=None)
     all_of_it = tuple(positions), places, sums, changes, origin
-    return Trace(model.spec, model.fingerprint, prompt, beginning, *all_of_it, own_tokens(prompt))
+    return Trace(model.spec, model.fingerprint, str(prompt), beginning, *all_of_it, own_tokens(prompt))
 
 
 def run_blocks(model: LanguageModel, tokens: list[int]) -> tuple[list[PromptStreams], Tensor]:

@@ -23,7 +23,7 @@ from mnemoscope.show.pages.model.trace import PUSHING
 from mnemoscope.tracing import intervene
 from mnemoscope.tracing.scoring.scores import check_wide_numbers, vote_codes, votes
 from mnemoscope.tracing.trace import run_blocks
-from mnemoscope.web.model_answers import TOP, Changes, placed, read_prompt
+from mnemoscope.web.model_answers import TOP, Changes, count_changes, read_prompt
 from mnemoscope.web.model_worker import CACHED_BYTES, Cancelled, ModelWorker, stop_if
 
 
@@ -53,7 +53,7 @@ def attribution(
         origin = made_by(model=model.fingerprint, atlas=None, options=options, seed=0)
         attributor.progress, top = stop_if(cancelled), PUSHING if until == "effects" else LISTED
         try:
-            with hold_model(model), model.lock, intervene(model, placed(prompt, changes)):
+            with hold_model(model), model.lock, intervene(model, count_changes(prompt, changes)):
                 answer = attributor.summary(prompt, by="ablation", top=top, atlas=None, origin=origin, until=until)
         finally:
             attributor.forget()
@@ -102,7 +102,7 @@ def dominant_memories(
 
     def make(model: LanguageModel, _: Cancelled) -> list[list[dict[str, Any]] | None]:
         texts, nothing = model.vocabulary()[0], torch.zeros(0, dtype=torch.int64)
-        with hold_model(model), model.lock, torch.inference_mode(), intervene(model, placed(prompt, changes)):
+        with hold_model(model), model.lock, torch.inference_mode(), intervene(model, count_changes(prompt, changes)):
             blocks, _final = run_blocks(model, read_prompt(model, prompt))
             here = [block.coefficients[position - first_position(prompt)].double().cpu() for block in blocks]
             shares = [None if peak is None else _own_shares(m, *peak) for m, peak in zip(here, peaks, strict=True)]

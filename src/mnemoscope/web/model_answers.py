@@ -13,7 +13,7 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.auditing import AuditOptions, audit
 from mnemoscope.auditing.audit import as_python as audit_as_python
 from mnemoscope.auditing.audit import string_tokens
-from mnemoscope.errors import MemoryIdError, PromptError
+from mnemoscope.errors import MemoryIdError, ModelUnsupported, PromptError
 from mnemoscope.foundation.memory_changes import counted_from
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.foundation.options.chat_prompt import ChatPrompt, first_position
@@ -32,7 +32,7 @@ Changes = tuple[str, ...]
 TOP = 10
 
 
-def placed(prompt: str, changes: Changes) -> tuple[Intervention, ...]:
+def count_changes(prompt: str, changes: Changes) -> tuple[Intervention, ...]:
     """The changes of a prompt, which count its positions, for `intervene`, which counts all tokens."""
     return counted_from(map(Intervention.parse, changes), first_position(prompt))
 
@@ -41,7 +41,10 @@ def page_prompt(worker: ModelWorker, text: str | None, chat: bool) -> str:
     """A page's text as a prompt: with `chat` what a user says."""
     if not text:
         raise PromptError("the prompt is empty; write at least one word")
-    return worker.model.prompt_text([{"role": "user", "content": text}] if chat else text)
+    try:
+        return worker.model.prompt_text([{"role": "user", "content": text}] if chat else text)
+    except ModelUnsupported as problem:
+        raise PromptError(str(problem)) from None  # what was asked for is at fault
 
 
 def parse_changes(worker: ModelWorker, texts: Changes) -> Changes:
@@ -78,7 +81,7 @@ def heat_map(worker: ModelWorker, prompt: str, changes: Changes, stream: str) ->
         tokens = read_prompt(model, prompt)
         ranks: list[int] = []
         shares: list[float] = []
-        with hold_model(model), model.lock, torch.inference_mode(), intervene(model, placed(prompt, changes)):
+        with hold_model(model), model.lock, torch.inference_mode(), intervene(model, count_changes(prompt, changes)):
             blocks, last = run_blocks(model, tokens)
             ends = split_rows(model, last)
             final = torch.cat([top(model.scores(end, projection="lens"), 1)[0][:, 0] for end in ends])

@@ -37,8 +37,8 @@ class MemoryAddress(Address, frozen=True):
         Field(description="Interventions to carry along, such as L10.M222=0"),
     ] = []  # noqa: RUF012
     prompt: Annotated[str | None, Field(max_length=PROMPT, description="A traced prompt to carry along")] = None
-    chat: Chat = False
     at: Annotated[str, Field(max_length=10, description="Where those interventions hold, to carry along")] = "all"
+    chat: Chat = False
 
 
 class TrialAddress(Address, frozen=True):

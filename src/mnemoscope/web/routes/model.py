@@ -56,7 +56,7 @@ def trace(site: OneSite, worker: OneWorker, wanted: Annotated[TraceAddress, Quer
     try:
         return _trace_page(site, worker, wanted)
     except MnemoscopeError as problem:
-        extra = {"asked": wanted, "limits": limits(worker.model.longest), "trace": None}
+        extra = {"asked": wanted, "limits": _limits(worker), "trace": None}
         return problem_page("trace.html", "Trace", problem, extra)
 
 
@@ -145,7 +145,7 @@ def _trace_page(site: Site, worker: "ModelWorker", wanted: TraceAddress) -> Page
 
     changes, edition = _changes(worker, wanted), site.edition()
     data: dict[str, Any] = {
-        "limits": limits(worker.model.longest),
+        "limits": _limits(worker),
         "interventions": list(changes),
         "prompt": wanted.prompt,
         "chat": wanted.chat,
@@ -229,7 +229,7 @@ def diff(site: OneSite, worker: OneWorker, wanted: Annotated[DiffAddress, Query(
 
 def _diff_data(site: Site, worker: "ModelWorker") -> dict[str, Any]:
     names = _names(site, worker)
-    return {"limits": limits(worker.model.longest), "models": names, "difference": None, "generation": None}
+    return {"limits": _limits(worker), "models": names, "difference": None, "generation": None}
 
 
 def _names(site: Site, worker: "ModelWorker") -> dict[str, str | None]:
@@ -291,6 +291,13 @@ def _audit_page(site: Site, worker: "ModelWorker", wanted: AuditAddress) -> Page
     data |= {"linear_head": worker.model.linear_head, "audit": audited, "python": script}
     look = AuditView(audited["secrets"][0], audited["neighbours"])
     return Page("audit.html", "Audit", data, lambda: extra | {"look": look})
+
+
+def _limits(worker: "ModelWorker") -> dict[str, int]:
+    """Those of a prompt; and whether it may be a chat."""
+    from mnemoscope.models.tokens.chat_reader import chat_template
+
+    return limits(worker.model.longest) | {"chat": bool(chat_template(worker.model.reader))}
 
 
 def _audit_limits(worker: "ModelWorker") -> dict[str, int]:
