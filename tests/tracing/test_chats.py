@@ -248,7 +248,7 @@ def test_the_commands_take_a_chat(folder: Path, tmp_path: Path, capsys: pytest.C
     many = run(folder, capsys, "--prompts", str(tmp_path / "rows.jsonl"), "--top", "3", verb="attribute")
     assert many["prompts"] == 2
     assert not many["refused"]
-    pair = {"messages": CHAT, "other_messages": [*CHAT[:-1], {"role": "user", "content": "ab"}], "for": "x"}
+    pair = {"messages": CHAT, "other_prompt": "ab", "for": "x"}
     (tmp_path / "rows.jsonl").write_text(json.dumps(pair | {"against": "y"}))
     assert run(folder, capsys, "--prompts", str(tmp_path / "rows.jsonl"), verb="diff")["prompts"] == 1
 

@@ -36,18 +36,11 @@ PromptOrFile = Annotated[
     str | None,
     typer.Argument(metavar="PROMPT", help="Plain text; after -- if it begins with a dash.", show_default=False),
 ]
-Chat = Annotated[
-    bool, typer.Option("--chat", help="PROMPT is what a user says in a chat: the model's template is put around it.")
-]
+Chat = Annotated[bool, typer.Option("--chat", help="PROMPT is what a user says, in the model's chat template.")]
 MessagesFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--messages", metavar="FILE", help="A chat in place of PROMPT: a JSON list of {role, content}, or one a line."
-    ),
+    Path | None, typer.Option("--messages", metavar="FILE", help="A chat: a JSON list of {role, content}, or JSONL.")
 ]
-Whole = Annotated[
-    bool, typer.Option("--whole", help="Positions of a chat count all its tokens, not only its last message's.")
-]
+Whole = Annotated[bool, typer.Option("--whole", help="Positions count the whole chat, not only its last message.")]
 Listed = Annotated[int, typer.Option(metavar="N", help="Memories listed (20 of them without --json).")]
 ControlSeed = Annotated[int, typer.Option(metavar="N", help="Of the controls.")]
 

@@ -29,9 +29,7 @@ def attribute(
     ] = None,
     prompts: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="JSONL of prompt (or messages), for, against, in place of PROMPT: what they share."
-        ),
+        typer.Option(metavar="FILE", help="JSONL of prompt (or messages), for, against: what they share."),
     ] = None,
     position: Annotated[
         int | None, typer.Option(metavar="N", help="The position whose next token is asked about.  [default: the last]")

@@ -9,7 +9,7 @@ from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import loading, reporting
 from mnemoscope.cli.runner import emit, print_shown, terminal_columns
 from mnemoscope.errors import OptionError
-from mnemoscope.foundation.options.chat_prompt import Prompt
+from mnemoscope.foundation.options.chat_prompt import other_turn
 from mnemoscope.foundation.options.mining_options import AUTO
 from mnemoscope.foundation.options.model_options import ModelOptions, check_names
 from mnemoscope.foundation.options.prompt_file import check_second, read_prompts
@@ -25,8 +25,7 @@ def diff(
         str | None, typer.Option(metavar="ID|FOLDER", help="The second is MODEL with this PEFT adapter.")
     ] = None,
     other_prompt: Annotated[
-        str | None,
-        typer.Option(metavar="PROMPT", help="The second is MODEL on this prompt; in a chat, on this last message."),
+        str | None, typer.Option(metavar="PROMPT", help="The second is MODEL on this prompt (or last message).")
     ] = None,
     target: Annotated[
         str | None, typer.Option("--for", metavar="TEXT", help="The second's answer.  [default: what it says]")
@@ -36,9 +35,7 @@ def diff(
     ] = None,
     prompts: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="JSONL of prompt, for, against, other_prompt (or messages), in place of PROMPT."
-        ),
+        typer.Option(metavar="FILE", help="JSONL of prompt (or messages), for, against, other_prompt."),
     ] = None,
     chat: arg.Chat = False,
     messages: arg.MessagesFile = None,
@@ -100,15 +97,12 @@ def diff(
             )
         else:
             assert given is not None
-            second: Prompt | None = other_prompt
-            if other_prompt is not None and not isinstance(given, str):
-                second = [*given[:-1], {**given[-1], "content": other_prompt}]
             answer = attribution.diff(
                 loaded,
                 given,
                 other=other,
                 other_adapter=other_adapter,
-                other_prompt=second,
+                other_prompt=other_turn(given, other_prompt),
                 target=target,
                 against=against,
                 progress=progress,

@@ -33,11 +33,7 @@ def trace(
     ] = 0.0,
     seed: Annotated[int, typer.Option(metavar="N", help="Of a continuation with a temperature above 0.")] = 0,
     position: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="The position whose layers are shown; of a chat among its last message's tokens.  [default: the last]",
-        ),
+        int | None, typer.Option(metavar="N", help="The position whose layers are shown.  [default: the last]")
     ] = None,
     chat: arg.Chat = False,
     messages: arg.MessagesFile = None,

@@ -28,17 +28,13 @@ class ChatPrompt(str):
         prompt.messages, prompt.start, prompt.own = messages, start, own
         return prompt
 
-    def __getnewargs__(self) -> tuple[Any, ...]:
-        return str(self), self.messages, self.start, self.own
-
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ChatPrompt) and self.__getnewargs__() == other.__getnewargs__()
+        return isinstance(other, ChatPrompt) and (str(self), self.start) == (str(other), other.start)
 
-    def __ne__(self, other: object) -> bool:
+    def __ne__(self, other: object) -> bool:  # that of str would answer
         return not self == other
 
-    def __hash__(self) -> int:
-        return hash((str(self), self.start, self.own))
+    __hash__ = str.__hash__
 
     def __str__(self) -> str:
         return "".join(self)
@@ -73,3 +69,10 @@ def check_messages(messages: object) -> list[dict[str, str]]:
                 lacks = f"has no {name}" if value is None else f"has a {name} that is no text ({value!r:.40})"
                 raise PromptError(f'message {number} of the chat {lacks}; write {{"role": "user", "content": "words"}}')
     return [dict(one) for one in messages]
+
+
+def other_turn(prompt: Prompt, text: str | None) -> Prompt | None:
+    """A second prompt: to a chat it is another last message."""
+    if isinstance(prompt, str) or text is None:
+        return text
+    return [*prompt[:-1], {**prompt[-1], "content": text}]

@@ -1,34 +1,33 @@
-"""Files of prompts and of one chat. A prompt's line of JSON has `prompt` or `messages`, and perhaps `for`, `against`,
-and `other_prompt` or `other_messages`.
+"""Files of prompts and of one chat. A prompt's line of JSON has `prompt` or `messages`, perhaps `for`, `against`, and
+`other_prompt`.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from mnemoscope.errors import OptionError, PromptError
-from mnemoscope.foundation.options.chat_prompt import check_messages
+from mnemoscope.foundation.options.chat_prompt import check_messages, other_turn
 
 FIELDS = ("prompt", "for", "against", "other_prompt")
-_CHATS = {"messages": "prompt", "other_messages": "other_prompt"}
 PromptRow = dict[str, Any]
-"""The values of FIELDS: texts, of prompts also messages."""
+"""The values of FIELDS: texts, but prompts may be messages."""
 
 
 def read_prompts(path: Path) -> list[PromptRow]:
     """The rows of a file of prompts."""
     rows = []
-    for number, row in _lines(path, "prompts"):
-        chats = {_CHATS[name]: row[name] for name in _CHATS if name in row} if isinstance(row, dict) else {}
-        texts = {name: text for name, text in row.items() if name not in _CHATS} if isinstance(row, dict) else {}
-        fits = "prompt" in texts.keys() | chats.keys() and not texts.keys() & chats.keys()
-        if not fits or not all(key in FIELDS and isinstance(value, str) for key, value in texts.items()):
-            raise PromptError(
-                f'{path}:{number} is not {{"prompt": TEXT}} with {", ".join(FIELDS[1:])} perhaps, or with messages in'
-                " place of a prompt"
-            )
-        rows.append(texts | {name: _messages(chat, f"{path}:{number}") for name, chat in chats.items()})
+    for number, row in _lines(_text(path, "prompts")):
+        chat = row.pop("messages", None) if isinstance(row, dict) else None
+        fits = isinstance(row, dict) and isinstance(row.get("prompt"), str) == (chat is None)
+        if not fits or not all(key in FIELDS and isinstance(value, str) for key, value in row.items()):
+            wanted = f'{{"prompt": TEXT}} with {", ".join(FIELDS[1:])} perhaps, or with messages in place of the prompt'
+            raise PromptError(f"{path}:{number} is not {wanted}")
+        if chat is not None:
+            row["prompt"] = _messages(chat, f"{path}:{number}")
+            row |= {name: other_turn(row["prompt"], text) for name, text in row.items() if name == "other_prompt"}
+        rows.append(row)
     if not rows:
         raise PromptError(f"{path} has no prompt; write one JSON object a line")
     return rows
@@ -36,12 +35,13 @@ def read_prompts(path: Path) -> list[PromptRow]:
 
 def read_messages(path: Path) -> list[dict[str, str]]:
     """The messages of a file: a JSON list, or one JSON object a line."""
-    lines = _lines(path, "messages")
+    text = _text(path, "messages")
+    listed = [row for _, row in _lines(text)]
     try:
-        listed = json.loads(_text(path, "messages"))
+        listed = json.loads(text) if text.lstrip()[:1] == "[" else listed
     except (ValueError, RecursionError):
-        listed = [row for _, row in lines]
-    return _messages([listed] if isinstance(listed, dict) else listed, str(path))
+        listed = []
+    return _messages(listed, str(path))
 
 
 def _messages(listed: object, where: str) -> list[dict[str, str]]:
@@ -58,16 +58,14 @@ def _text(path: Path, noun: str) -> str:
         raise PromptError(f"the {noun} in {path} cannot be read ({error}); give a JSONL file") from None
 
 
-def _lines(path: Path, noun: str) -> list[tuple[int, Any]]:
+def _lines(text: str) -> Iterator[tuple[int, Any]]:
     """The number and the value of every line that is not empty; None where it is no JSON."""
-    rows: list[tuple[int, Any]] = []
-    for number, line in enumerate(_text(path, noun).split("\n"), 1):  # a prompt may hold other ends of lines
+    for number, line in enumerate(text.split("\n"), 1):  # a prompt may hold other ends of lines
         if line.strip():
             try:
-                rows.append((number, json.loads(line)))
+                yield number, json.loads(line)
             except (ValueError, RecursionError):
-                rows.append((number, None))
-    return rows
+                yield number, None
 
 
 def check_second(prompts: Sequence[PromptRow], other: object, other_adapter: object) -> bool:
