@@ -122,9 +122,8 @@ def _compare(answer: Answer, stated: Claim | Finding, literal: Outcome, ours: Ou
     tested = answer.total(stated.by) if isinstance(stated, Claim) and stated.by else None
     rule = stated.rule if tested is None else f"{stated.rule}: {tested.text_and_interval}"
     why = answer.question.why if literal != ours else ""
-    return ComparisonLine(
-        answer.question.id, answer.question.paper.figure, stated.text, stated.paper, *columns, rule, why
-    )
+    about = [answer.question.id, answer.question.paper.figure, stated.text, stated.paper]
+    return ComparisonLine(*[*about, *columns, rule, why])
 
 
 def describe_upper_layers(answer: Answer) -> str:
