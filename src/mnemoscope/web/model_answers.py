@@ -20,6 +20,7 @@ from mnemoscope.foundation.options.chat_prompt import ChatPrompt, first_position
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.forward.hooks import read_coefficients
 from mnemoscope.models.object_state import hold_model
+from mnemoscope.models.tokens.chat_reader import chat_template
 from mnemoscope.show.pages.model.trace import TOKENS
 from mnemoscope.tracing import Intervention, as_python, causal_check, compare, generate, intervene, rank_of, top, trace
 from mnemoscope.tracing.interventions import check
@@ -45,6 +46,10 @@ def page_prompt(worker: ModelWorker, text: str | None, chat: bool) -> str:
         return worker.model.prompt_text([{"role": "user", "content": text}] if chat else text)
     except ModelUnsupported as problem:
         raise PromptError(str(problem)) from None  # what was asked for is at fault
+
+
+def takes_chats(worker: ModelWorker) -> bool:
+    return bool(chat_template(worker.model.reader))
 
 
 def parse_changes(worker: ModelWorker, texts: Changes) -> Changes:

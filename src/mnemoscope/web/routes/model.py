@@ -295,9 +295,9 @@ def _audit_page(site: Site, worker: "ModelWorker", wanted: AuditAddress) -> Page
 
 def _limits(worker: "ModelWorker") -> dict[str, int]:
     """Those of a prompt; and whether it may be a chat."""
-    from mnemoscope.models.tokens.chat_reader import chat_template
+    from mnemoscope.web.model_answers import takes_chats
 
-    return limits(worker.model.longest) | {"chat": bool(chat_template(worker.model.reader))}
+    return limits(worker.model.longest) | {"chat": takes_chats(worker)}
 
 
 def _audit_limits(worker: "ModelWorker") -> dict[str, int]:
