@@ -5,7 +5,7 @@ have a class, and the switch is a form's.
 import re
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 from starlette.testclient import TestClient
@@ -15,9 +15,11 @@ from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.opening.handmade import models as handmade
 from mnemoscope.show.pages.model.trace import TraceAddress
 from mnemoscope.tracing import compare, generate
+from support.browser import Visits
 from web.parts import Parts
 from web.planted_atlas import SPEC
-from web.served import client, refused
+from web.served import client, refused, running
+from web.test_axe_in_a_browser import barriers
 
 ASKED = {"prompt": "the cat", "chat": "true"}
 CHAT = [{"role": "user", "content": "the cat"}]
@@ -124,6 +126,13 @@ def test_a_memory_of_the_template_is_switched_off_everywhere(reader: TestClient)
     offs = "".join(page(reader, position=-1).links("set="))
     assert "%3D0" in offs
     assert "%40-" not in offs
+
+
+def test_axe_has_nothing_to_object_to(planted: Path, folder: Path, visit: Visits) -> None:
+    query = urlencode(ASKED)
+    with running(planted, model=str(folder)) as address:
+        found = [one for path in ("/trace", "/diff") for one in barriers(visit, f"{address}{path}?{query}&other=on")]
+    assert not found, "\n".join(found)
 
 
 def test_two_chats_differ_as_in_python(reader: TestClient, model: LanguageModel) -> None:
