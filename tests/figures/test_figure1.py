@@ -1,6 +1,7 @@
 """The drawing of Figure 1: every number as a bar and as text, what is below zero on the other side, files and links."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -26,6 +27,7 @@ def numbers(bias: float = 1.0) -> dict[str, Any]:
     return {
         "layer": 3,
         "position": 1,
+        "own": None,
         "tokens": [{"id": 4, "text": " the"}, {"id": 5, "text": " cat"}],
         "memories": [memory("L3.M7", 2.0, 8.0, 6.0, 'ends in "<i>"'), memory("L3.E1.M2", -0.5, 4.0, -2.0)],
         "others": {"memories": 1, "length": 5.0, "along": 4.0},
@@ -101,6 +103,16 @@ def test_a_long_prefix_keeps_its_end_and_names_link() -> None:
         assert f"… {100 - len(shown)} +" in said
     drawn = ElementTree.fromstring(draw(numbers(), link=lambda name: f'/{name}?a=1&b="'))
     assert [one.attrib["href"] for one in drawn.iter(f"{SVG}a")] == ['/L3.M7?a=1&b="', '/L3.E1.M2?a=1&b="']
+
+
+def test_a_template_s_tokens_have_no_box() -> None:
+    many = [{"id": at, "text": f" t{at}"} for at in range(6)]
+    for position, own, boxed in ((5, None, 6), (3, 3, 3), (1, 3, 2), (-1, 2, 0)):
+        drawn = draw(numbers() | {"tokens": many, "position": position, "own": own})
+        assert len(re.findall(r'd="M[\d.]+ 28h', drawn)) == boxed
+        faint = [one.text for one in ElementTree.fromstring(drawn).iter(f"{SVG}text") if "fill-opacity" in one.attrib]
+        pale = [f"·t{at}" for at in range(6) if own is not None and not 0 <= position - 5 + at < own]
+        assert [one for one in faint if (one or "").startswith("·t")] == pale
 
 
 def test_it_is_saved_as_svg_png_and_pdf(tmp_path: Path) -> None:

@@ -25,6 +25,12 @@ class Reader:
         self.longest = 3
         self._known = offsets
 
+    def prompt_text(self, prompt: str) -> str:
+        return prompt
+
+    def _reader_of(self, _: str) -> "Reader":
+        return self
+
     def encode(self, texts: list[str]) -> list[list[int]]:
         return [[WORDS[word] for word in text.split() if word in WORDS] for text in texts]
 

@@ -23,6 +23,7 @@ from support.pattern_atlas import write
 
 LOCAL = "http://127.0.0.1:8765"
 JSON = {"accept": "application/json"}
+LITERAL = ("literal_top", "literal_max_probability", "literal_target", "literal_target_rank")
 GOOD = {"kind": "shallow", "description": "ends alike", "marks": [0, 1, 4]}
 
 
@@ -34,7 +35,7 @@ def annotated_atlas(directory: Path) -> Path:
         "memory": range(MEMORIES),
         **{name: [1.0] * MEMORIES for name in ("key_norm", "value_norm", "max_probability", "entropy")},
         **{name: [None] * MEMORIES for name in ("up_norm", "target", "target_rank", "trigger_log_probability")},
-        **dict.fromkeys((*AT_WORK, *FEATURE_COLUMNS), [None] * MEMORIES),
+        **dict.fromkeys((*AT_WORK, *FEATURE_COLUMNS, *LITERAL), [None] * MEMORIES),
         **dict.fromkeys(("top_tokens", "bottom_tokens"), best),
         **{name: [[0.0] * 20] * MEMORIES for name in ("top_scores", "bottom_scores")},
     }

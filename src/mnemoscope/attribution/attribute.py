@@ -22,6 +22,7 @@ from mnemoscope.attribution.explanation import about_memories, origin_of
 from mnemoscope.attribution.gradients import prompt_gradients
 from mnemoscope.errors import NotFinite, OptionError
 from mnemoscope.foundation.intervals import Floats
+from mnemoscope.foundation.options.chat_prompt import Prompt, as_written
 from mnemoscope.foundation.progress import Progress, ignore_progress, report_to
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.object_state import whole_use
@@ -203,7 +204,7 @@ class Attributor:
         listed = self._table(self._order(by, top, step), step)
         return Attribution(
             self.model.spec,
-            prompt,
+            str(prompt),
             self.contrast.position,
             Token(target, texts[target]),
             None if against is None else Token(against, texts[against]),
@@ -216,13 +217,14 @@ class Attributor:
             float(effects.biases[0]),
             float(effects.total[0] - parts.logit[0]),
             self.limit,
-            about_memories(listed, atlas, [texts[token] for token in self._words]),
+            about_memories(listed, atlas, [texts[token] for token in self._words], first=self.contrast.first),
             pl.DataFrame(heads, schema={"layer": pl.Int64, "head": pl.Int64, "direct": pl.Float64}, orient="row"),
             *(self.spearman if step > 1 else (None, None)),
             self.curve if step > 2 else (),
             self.with_a_share if step > 2 else (),
             float(np.abs(self.attributions[~self.grid.outside]).sum()) if step else None,
             origin,
+            self.contrast.own,
         )
 
     def _order(self, by: By, count: int, step: int) -> Places:
@@ -264,7 +266,7 @@ def rank_correlation(one: Floats, other: Floats) -> float | None:
 @whole_use
 def attribute(
     model: LanguageModel,
-    prompt: str,
+    prompt: Prompt,
     *,
     target: str | None = None,
     against: str | None = None,
@@ -279,7 +281,8 @@ def attribute(
     """Which memories made the model prefer `target` to `against` after a position of the prompt.
 
     Both are the next word as text, with its space; None are the model's own prediction and the best other token, and
-    `against="mean"` is the mean of all tokens. `position` counts the prompt's tokens from 0, or from the end below 0.
+    `against="mean"` is the mean of all tokens. `position` counts the prompt's own tokens from 0, or from their end
+    below 0; the prompt may be the messages of a chat.
     `by` orders the `top` memories that are listed: by the size of ablation, attribution or direct effect. `singles`
     memories are ablated one by one. An `atlas` of the model adds labels, promoted tokens and triggers. Draws follow
     `seed`.
@@ -292,6 +295,7 @@ def attribute(
         )
     if atlas is not None:
         require_model_of(model, atlas)
+    prompt = model.prompt_text(prompt)
     with model.lock, report_to(progress) as report:
         contrast = choose_contrast(model, prompt, target=target, against=against, position=position)
         asked = Attributor(model, contrast, singles=singles, seed=seed, progress=report)
@@ -299,7 +303,7 @@ def attribute(
             model.fingerprint,
             atlas,
             seed,
-            prompt=prompt,
+            prompt=as_written(prompt),
             target=target,
             against=against,
             position=position,

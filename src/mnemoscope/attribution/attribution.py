@@ -9,11 +9,11 @@ import polars as pl
 from mnemoscope.attribution.explanation import Explanation, Spread, Table, logits, memory_table, spread_text
 from mnemoscope.foundation.formatting import show_token
 from mnemoscope.tracing.records import Record, Token
-from mnemoscope.tracing.rendering import Column, fit
+from mnemoscope.tracing.rendering import Column, Pale, fit
 
 PARTS = ("attention", "memories", "other")
 _ENTRIES = (
-    *("model", "prompt", "position", "target", "against", "target_text", "against_text", "shared", "longer"),
+    *("model", "prompt", "own", "position", "target", "against", "target_text", "against_text", "shared", "longer"),
     *("difference", "difference_after_cap", "direct", "residual_error", "limit", "memories", "spearman", "curve"),
     *("kept", "frame", "heads", "made_by"),
 )
@@ -52,6 +52,7 @@ class Attribution(Explanation):
     they add up to F but for `residual_error`, which is at most `limit`. `memories` lists memory, position, coefficient,
     direct, attribution, ablation, and with an atlas label, promotes and trigger. `heads` has layer, head and direct:
     of a layer whose heads cannot be told apart one row, with null for both.
+    Positions count the `own` tokens of a chat (None: all) from 0; those of its template are below 0, or behind them.
     `spearman_list` and `spearman_random` are of attribution with ablation. `frame` is the sum of `|attribution|`
     before the prompt's own positions.
     """
@@ -82,6 +83,7 @@ class Attribution(Explanation):
     kept: tuple[Kept, ...]
     frame: float | None
     made_by: dict[str, Any]
+    own: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         entries, target, against = super().to_dict(), self.target, self.against
@@ -175,9 +177,15 @@ class Attribution(Explanation):
 
         def cells(row: dict[str, Any]) -> list[str]:
             at, effects = f"{row['position']} {show_token(row['token'])}", ("direct", "attribution", "ablation")
+            at = Pale(at) if is_template(row["position"], self.own, self.position - self.shared) else at
             return [at, f"{row['coefficient']:+.2f}", *(logits(row[name]) for name in effects)]
 
         return memory_table(self.memories, columns, cells, about="promotes" in self.memories.columns)
+
+
+def is_template(position: int, own: int | None, last: int) -> bool:
+    """Whether a position is a chat's template's; behind the `last` of the prompt are the answers' own tokens."""
+    return own is not None and position <= last and not 0 <= position < own
 
 
 def curve_table(curve: Curve, controls: str) -> Table:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.errors import PromptError
+from mnemoscope.foundation.options.chat_prompt import Prompt, first_position, own_tokens
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.readout.token_logits import LogitDirections, TokenLogits, known_rows
 from mnemoscope.tracing.predictions import ids_of, last_streams
@@ -31,19 +32,24 @@ class Contrast:
     shared: int = 0
     longer: tuple[str, ...] = ()
     """The answers of which only the first token that differs is asked about."""
+    first: int = 0
+    """The position of the first token."""
+    own: int | None = None
+    """How many tokens of a chat are not its template's."""
 
     @property
     def position(self) -> int:
         """That whose next token is asked about."""
-        return len(self.tokens) - 1
+        return len(self.tokens) - 1 + self.first
 
 
 def choose_contrast(
-    model: LanguageModel, prompt: str, *, target: str | None, against: str | None, position: int | None = None
+    model: LanguageModel, prompt: Prompt, *, target: str | None, against: str | None, position: int | None = None
 ) -> Contrast:
     """The model's own best tokens stand in for answers that are not given."""
-    tokens = model.prompt_tokens(prompt)
-    place = choose_position(len(tokens), position)
+    prompt = model.prompt_text(prompt)
+    tokens, first, own = model.prompt_tokens(prompt), first_position(prompt), own_tokens(prompt)
+    place = choose_position(len(tokens), position, first=first, own=own)
     tokens = tokens[: place + 1]
     given = {
         text: _answer_tokens(model, prompt, place, text)
@@ -73,7 +79,7 @@ def choose_contrast(
     if a == b:
         raise PromptError(f"{against!r} is the model's own answer, to be compared with itself; give another one, for")
     longer = tuple(text for text, ids in given.items() if len(ids) > 1)
-    return Contrast(tuple(tokens), a, b, len(shared), longer)
+    return Contrast(tuple(tokens), a, b, len(shared), longer, first, own)
 
 
 def _answer_tokens(model: LanguageModel, prompt: str, position: int, answer: str) -> list[int]:

@@ -24,6 +24,7 @@ from mnemoscope.attribution.gradients import prompt_gradients, written_gradients
 from mnemoscope.attribution.run_difference import Patched, RunDifference
 from mnemoscope.errors import ModelDiffers, OptionError, PromptError
 from mnemoscope.foundation.intervals import Floats
+from mnemoscope.foundation.options.chat_prompt import Prompt, as_written, first_position, own_tokens
 from mnemoscope.foundation.options.model_options import ModelOptions
 from mnemoscope.foundation.progress import Progress, ignore_progress, report_to
 from mnemoscope.models import LanguageModel, load_model, read_coefficients
@@ -94,11 +95,11 @@ class Parting:
 @opens
 def diff(
     model: LanguageModel,
-    prompt: str,
+    prompt: Prompt,
     *,
     other: LanguageModel | str | None = None,
     other_adapter: str | Path | None = None,
-    other_prompt: str | None = None,
+    other_prompt: Prompt | None = None,
     target: str | None = None,
     against: str | None = None,
     both: bool = False,
@@ -111,9 +112,10 @@ def diff(
     """What made the second run answer differently: `other` (a model or its name), the model with `other_adapter`, or
     the model on `other_prompt`.
 
-    Two models continue the prompt until they part, unless `target` and `against` are given. `top` memories are listed,
-    those that pushed towards the second's answer, and with `both` those that pushed away. `patch="coefficient"` sets
-    back coefficients in place of contributions. Raises PromptError, OptionError, ModelDiffers, ModelUnsupported.
+    Prompts are plain text, or the messages of a chat. Two models continue the prompt until they part, unless `target`
+    and `against` are given. `top` memories are listed, those that pushed towards the second's answer, and with `both`
+    those that pushed away. `patch="coefficient"` sets back coefficients in place of contributions. Raises PromptError,
+    OptionError, ModelDiffers, ModelUnsupported.
     """
     if [other, other_adapter, other_prompt].count(None) != 2:
         raise OptionError("give one of --other, --other-adapter and --other-prompt")
@@ -124,8 +126,8 @@ def diff(
         [model.fingerprint, second.fingerprint],
         atlas,
         seed,
-        prompt=prompt,
-        other_prompt=other_prompt,
+        prompt=as_written(prompt),
+        other_prompt=as_written(other_prompt),
         target=target,
         against=against,
         both=both,
@@ -207,14 +209,17 @@ class Differ(ExitStack):
             self.enter_context(one.lock)
         return self
 
-    def find_parting(self, prompt: str, other_prompt: str | None, target: str | None, against: str | None) -> Parting:
+    def find_parting(
+        self, prompt: Prompt, other_prompt: Prompt | None, target: str | None, against: str | None
+    ) -> Parting:
+        first = second = self._models[0].prompt_text(prompt)
         if other_prompt is None:
-            tokens, pair = self._one_prompt(prompt, target, against)
+            tokens, pair = self._one_prompt(first, target, against)
             both = tokens, tokens
         else:
-            both, pair = self._two_prompts(prompt, other_prompt, target, against)
-        prompts = prompt, prompt if other_prompt is None else other_prompt
-        return Parting(prompts, both, len(both[0]) - len(self._models[0].prompt_tokens(prompt)), pair)
+            second = self._models[0].prompt_text(other_prompt)
+            both, pair = self._two_prompts(first, second, target, against)
+        return Parting((first, second), both, len(both[0]) - len(self._models[0].prompt_tokens(first)), pair)
 
     def _one_prompt(
         self, prompt: str, target: str | None, against: str | None
@@ -265,7 +270,7 @@ class Differ(ExitStack):
         texts, raw = model.vocabulary()
         written = parting.tokens[0][len(parting.tokens[0]) - parting.generated :]
         continued = b"".join(raw[token] for token in written).decode("utf-8", "replace")
-        read = names, parting.prompts, continued, parting.tokens
+        read = names, (str(parting.prompts[0]), str(parting.prompts[1])), continued, parting.tokens
         if pair is None:
             never = f"The two never part within {STEPS} tokens: {names[0]} and {names[1]} answer alike."
             return RunDifference(*read, None, notes=(never,))
@@ -297,8 +302,8 @@ class Differ(ExitStack):
             },
             schema_overrides={"memory": pl.String, "position": pl.Int64},
         )
-        words = [texts[token] for token in its.tokens]
-        frame = about_memories(frame, self._atlas, words, coefficient="coefficient_second")
+        words, at_first = [texts[token] for token in its.tokens], first_position(parting.prompts[1])
+        frame = about_memories(frame, self._atlas, words, coefficient="coefficient_second", first=at_first)
         back = self._patch_back(one, its, grid, order, pair, everywhere=aligned) if patched else ()
         turned = (each.k for each in back if isinstance(each.k, int) and each.top_token.id == pair[1])
         notes = {
@@ -319,6 +324,7 @@ class Differ(ExitStack):
             back,
             next(turned, None),
             tuple(note for note, holds in notes.items() if holds),
+            own=own_tokens(parting.prompts[1]),
         )
 
     def _patch_back(

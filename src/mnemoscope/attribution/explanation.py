@@ -50,8 +50,12 @@ class Explanation(Result, ABC):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.title()}; print it to read it>"
 
-    def __str__(self) -> str:
+    def text(self) -> str:
+        """The answer as text."""
         return "\n".join(one if isinstance(one, str) else "\n".join(table(*one)) for one in self.blocks())
+
+    def __str__(self) -> str:
+        return self.text()
 
     def _repr_html_(self) -> str:
         shown = [one for one in self.blocks() if one]
@@ -94,14 +98,21 @@ def with_labels(memories: pl.DataFrame, atlas: Atlas | None, sign: pl.Expr | Non
 
 
 def about_memories(
-    memories: pl.DataFrame, atlas: Atlas | None, tokens: Sequence[str], *, coefficient: str = "coefficient"
+    memories: pl.DataFrame,
+    atlas: Atlas | None,
+    tokens: Sequence[str],
+    *,
+    coefficient: str = "coefficient",
+    first: int = 0,
 ) -> pl.DataFrame:
-    """The list with the `token` at each position, and, from an atlas, what is known of each memory and the sign of its
-    coefficient: `label`, `promotes` (five tokens, none without a clear one) and `trigger` (the best one's text).
+    """The list with the `token` at each position, where the `tokens` begin with position `first`; and, from an atlas,
+    what is known of each memory and the sign of its coefficient: `label`, `promotes` (five tokens, none without a clear
+    one) and `trigger` (the best one's text).
     """
     positive = pl.col(coefficient) > 0
     memories = memories.with_columns(
-        pl.Series("token", [tokens[position] for position in memories["position"]], dtype=pl.String)
+        pl.col("position") + first,
+        pl.Series("token", [tokens[position] for position in memories["position"]], dtype=pl.String),
     )
     memories = with_labels(memories, atlas, pl.when(positive).then(1).otherwise(-1))
     if atlas is None:

@@ -19,6 +19,7 @@ from mnemoscope.errors import PromptError
 from mnemoscope.foundation.formatting import show_token
 from mnemoscope.foundation.intervals import DRAWS as RESAMPLES
 from mnemoscope.foundation.intervals import LEVELS, Floats
+from mnemoscope.foundation.options.prompt_file import PromptRow
 from mnemoscope.foundation.progress import Progress, report_to
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.object_state import whole_use
@@ -43,7 +44,7 @@ class Refused(Record):
 
 
 def ask_each(
-    prompts: Sequence[dict[str, str]], ask: Callable[[dict[str, str]], T], progress: Progress, stage: str
+    prompts: Sequence[PromptRow], ask: Callable[[PromptRow], T], progress: Progress, stage: str
 ) -> tuple[list[T], tuple[Refused, ...]]:
     """What is found of each prompt, and those that are refused. Raises PromptError if all are."""
     answers: list[T] = []
@@ -52,7 +53,8 @@ def ask_each(
         try:
             answers.append(ask(row))
         except PromptError as error:
-            refused.append(Refused(row["prompt"], str(error)))
+            prompt = row["prompt"]
+            refused.append(Refused(prompt if isinstance(prompt, str) else prompt[-1]["content"], str(error)))
         progress(stage, number, len(prompts), "prompts")
     if not answers:
         raise PromptError(f"no prompt can be asked about; why not the first: {refused[0].reason}")
@@ -101,7 +103,7 @@ def bounds(row: dict[str, Any], name: str) -> list[str]:
 @whole_use
 def attribute_prompts(
     model: LanguageModel,
-    prompts: Sequence[dict[str, str]],
+    prompts: Sequence[PromptRow],
     *,
     top: int = SINGLES,
     atlas: Atlas | None = None,
@@ -118,7 +120,7 @@ def attribute_prompts(
     sums: list[Floats] = []
     listed = np.zeros(sum(model.sizes.memories))
 
-    def ask(row: dict[str, str]) -> Attributor:
+    def ask(row: PromptRow) -> Attributor:
         contrast = choose_contrast(model, row["prompt"], target=row.get("for"), against=row.get("against"))
         one = Attributor(model, contrast, seed=seed)
         sums.append(one.grid.sum_columns(one.attributions * one.grid.outside))

@@ -9,7 +9,7 @@ import polars as pl
 from mnemoscope.attribution.explanation import Explanation, Spread, Table, logits, memory_table, spread_text
 from mnemoscope.foundation.formatting import show_token
 from mnemoscope.tracing.records import Record, Token
-from mnemoscope.tracing.rendering import Column
+from mnemoscope.tracing.rendering import Column, cells_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,9 @@ class RunDifference(Explanation):
 
     `parts` has part, layer and change, with `norm_scale` among them; they add up to second less first but for
     `residual_error`, at most `limit`. `memories` has memory, position, coefficient_first, coefficient_second,
-    direct_first, direct_second, change, and effect between prompts of equal length. `turns_at` is the smallest number
-    of memories that makes b the second's answer.
+    direct_first, direct_second, change, and effect between prompts of equal length; positions count as those of
+    Attribution, by the `own` tokens of the second's prompt. `turns_at` is the smallest number of memories that makes b
+    the second's answer.
     """
 
     names: tuple[str, str]
@@ -60,6 +61,7 @@ class RunDifference(Explanation):
     turns_at: int | None = None
     notes: tuple[str, ...] = ()
     made_by: dict[str, Any] | None = None
+    own: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         entries = super().to_dict()
@@ -124,11 +126,12 @@ class RunDifference(Explanation):
 
     def _change_table(self) -> Table:
         columns: list[Column] = [("at", "right", 4), ("coefficient", "left", 22), (self.sorted_by, "right", 8)]
+        own = None if self.continued else self.own
         between = "{coefficient_first:+.2f} to {coefficient_second:+.2f}"
         return memory_table(
             self.memories,
             columns,
-            lambda row: [str(row["position"]), between.format_map(row), logits(row[self.sorted_by])],
+            lambda row: [cells_at(row["position"], "", own)[0], between.format_map(row), logits(row[self.sorted_by])],
         )
 
     def _patch_table(self) -> Table:

@@ -11,8 +11,10 @@ import typer
 
 from mnemoscope.errors import AtlasExists, OptionError
 from mnemoscope.foundation.files import check_spelling
+from mnemoscope.foundation.options.chat_prompt import Prompt, check_messages
 from mnemoscope.foundation.options.mining_options import DTYPES
 from mnemoscope.foundation.options.model_options import ModelOptions, check_names
+from mnemoscope.foundation.options.prompt_file import read_messages
 
 if TYPE_CHECKING:
     from mnemoscope.atlas.mined_memories import MinedMemories
@@ -34,6 +36,11 @@ PromptOrFile = Annotated[
     str | None,
     typer.Argument(metavar="PROMPT", help="Plain text; after -- if it begins with a dash.", show_default=False),
 ]
+Chat = Annotated[bool, typer.Option("--chat", help="PROMPT is what a user says, in the model's chat template.")]
+MessagesFile = Annotated[
+    Path | None, typer.Option("--messages", metavar="FILE", help="A chat: a JSON list of {role, content}, or JSONL.")
+]
+Whole = Annotated[bool, typer.Option("--whole", help="Positions count the whole chat, not only its last message.")]
 Listed = Annotated[int, typer.Option(metavar="N", help="Memories listed (20 of them without --json).")]
 ControlSeed = Annotated[int, typer.Option(metavar="N", help="Of the controls.")]
 
@@ -144,7 +151,18 @@ def with_shared_options(verb: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def one_prompt_or_file(prompt: str | None, prompts: Path | None, **alone: object) -> None:
+def chat_or_text(prompt: str | None, *, chat: bool, messages: Path | None, whole: bool = False) -> Prompt | None:
+    """PROMPT, or the messages of a chat."""
+    if messages is not None:
+        if chat or prompt is not None:
+            raise OptionError("--messages FILE is the whole chat; leave out " + ("--chat" if chat else "PROMPT"))
+        return read_messages(messages)
+    if whole and not chat:
+        raise OptionError("--whole is for a chat; give --chat or --messages FILE, too")
+    return check_messages([{"role": "user", "content": prompt}]) if chat and prompt is not None else prompt
+
+
+def one_prompt_or_file(prompt: Prompt | None, prompts: Path | None, **alone: object) -> None:
     """Raises OptionError unless one of the two is given, and for options that go with one prompt only."""
     if (prompt is None) == (prompts is None):
         raise OptionError("give one prompt, or --prompts FILE")

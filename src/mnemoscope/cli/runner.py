@@ -102,6 +102,7 @@ def stream_behind(stream: TextIO) -> TextIO:
     return stream.stream if isinstance(stream, FilteredStream) else stream
 
 
+_DIM = re.compile("(\x1b\\[22?m)")
 _C1 = re.compile("[\x7f-\x9f]")
 """Control codes that JSON leaves unescaped but terminals act on."""
 
@@ -117,6 +118,14 @@ def arguments_given() -> list[str]:
 def terminal_columns() -> int | None:
     """The width of the terminal on stdout; None for a pipe or a file, for which nothing is cut."""
     return get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def print_shown(text: str) -> None:
+    """Prints a text for a terminal, whose dim parts (`rendering.Pale`) stay dim; other control codes become visible."""
+    parts = _DIM.split(text)
+    written = "".join(part if at % 2 else show_controls(part) for at, part in enumerate(parts))
+    stream = stream_behind(sys.stdout) if len(parts) > 1 else sys.stdout
+    print(written, file=stream)
 
 
 def emit(value: object) -> None:

@@ -6,7 +6,7 @@ An intervention is written `L10.M222=0`, `L10.M222*2`, `L10.M222=0@last` or `L10
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from mnemoscope.errors import InterventionError, MemoryIdError
@@ -92,3 +92,8 @@ def interventions_of(given: Interventions, *, how: How = "set", at: At = "all") 
             raise InterventionError(f"the change {value} is given for {memory}; give it for the memory that it names")
         changes.append(value if isinstance(value, Intervention) else Intervention(memory, how, value, at))
     return tuple(changes)
+
+
+def counted_from(changes: Iterable[Intervention], first: int) -> tuple[Intervention, ...]:
+    """The changes with positions that count all tokens of a prompt whose first token has position `first`."""
+    return tuple(replace(one, at=one.at - first) if isinstance(one.at, int) else one for one in changes)

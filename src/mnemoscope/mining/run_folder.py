@@ -36,7 +36,7 @@ from mnemoscope.mining.plan.removal_cost import default_removals
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
 from mnemoscope.models import IdTokens, LanguageModel
 from mnemoscope.models.proof.company import prove_long_rows
-from mnemoscope.models.special_tokens import ChatReader, chat_template
+from mnemoscope.models.tokens.chat_reader import chat_template
 
 MINE_AGAIN = "; choose another folder, or --force to mine it again"
 
@@ -255,7 +255,7 @@ def _notes(inputs: RunInputs, copy: TokenizedCorpus, plan: MiningPlan) -> Iterat
         return
     if note := limit_note(inputs.source, copy):
         yield note
-    if plan.ids_field is None and not is_chat(plan.text_field) and chat_template(inputs.model):
+    if plan.ids_field is None and not is_chat(plan.text_field) and chat_template(inputs.model.reader):
         yield "the model's chat template is not used: the text is read as it stands; --text-field messages reads chats"
 
 
@@ -283,7 +283,7 @@ def encoder_of(model: LanguageModel, like: MiningOptions | MiningPlan) -> tuple[
     """The encoder of a run's texts, its fingerprint, and the renderer of chats, if any."""
     ids = like.ids_field is not None
     if is_chat(like.text_field) and not ids:
-        chat = ChatReader(model)
+        chat = model.chat_reader()
         return chat, chat.fingerprint, chat.render
     if not ids and not isinstance(model.reader, IdTokens):
         return model, model.tokenizer_fingerprint, None

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from mnemoscope.errors import MemoryIdError, ModelUnsupported, OptionError, PromptError
 from mnemoscope.foundation.cache import Cache
 from mnemoscope.foundation.memory_names import Numbering
+from mnemoscope.foundation.options.chat_prompt import ChatPrompt, Prompt, check_messages, first_position
 from mnemoscope.foundation.options.parameters import explain
 from mnemoscope.foundation.reading import Reading
 from mnemoscope.models.anatomy.anatomy import Anatomy, Layer, experts_chosen
@@ -33,6 +34,8 @@ from mnemoscope.models.modules.parameter_count import count_parameters
 from mnemoscope.models.modules.projections import Fold, Head, LinearHead, Projection, fold_of, scale_of
 from mnemoscope.models.modules.taps import Reached, Taps, reach
 from mnemoscope.models.object_state import ObjectInUse, held, hold_model
+from mnemoscope.models.tokens.chat_reader import ChatReader, chat_template
+from mnemoscope.models.tokens.model_tokens import Reader
 
 if TYPE_CHECKING:
     import polars as pl
@@ -181,16 +184,37 @@ class LanguageModel(metaclass=_Reloaded):
         return self.reader.encode(texts)
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
-        """The character span of every token of `encode([text])[0]`."""
-        return self.reader.offsets(text)
+        """The character span of every token of `encode([text])[0]`, or of a chat's prompt."""
+        return self._reader_of(text).offsets(text)
 
-    def prompt_tokens(self, prompt: str) -> list[int]:
+    def prompt_text(self, prompt: Prompt, *, whole: bool = False) -> str:
+        """The text of a prompt, which may be a chat's messages: then a `ChatPrompt`, made by the model's template and
+        ended by its beginning of an answer. Positions count the last message's tokens, or those of the `whole` chat.
+        Raises PromptError, and ModelUnsupported for a model without a template.
+        """
+        if isinstance(prompt, str):
+            return prompt
+        messages = check_messages(prompt)
+        return self.chat_reader().prompt(messages, whole=whole)
+
+    def chat_reader(self) -> ChatReader:
+        """Reads chats by the tokenizer's template; raises ModelUnsupported without one."""
+        first, tokenizer = self.beginning.token, self.tokenizer_fingerprint
+        make = lambda: ChatReader(self.reader, model=self.spec, first=first, tokenizer=tokenizer)  # noqa: E731
+        return self.cache.get(("chat", str(chat_template(self.reader))), make)
+
+    def _reader_of(self, prompt: str) -> Reader | ChatReader:
+        """In a chat the special strings are special tokens."""
+        return self.chat_reader() if isinstance(prompt, ChatPrompt) else self.reader
+
+    def prompt_tokens(self, prompt: Prompt) -> list[int]:
         """The prompt's own token ids, at least one; raises PromptError."""
+        prompt = self.prompt_text(prompt)
         short = repr(prompt if len(prompt) <= 40 else prompt[:40] + "...")
         if not prompt:
             raise PromptError("the prompt is empty; write at least one word")
         _refuse_halves(prompt, "prompt")
-        tokens = self.encode([prompt])[0]
+        tokens = self._reader_of(prompt).encode([prompt])[0]
         if not tokens:
             raise PromptError(f"the prompt {short} has no token in this model's vocabulary; write some words")
         rows = self.sizes.vocabulary
@@ -206,8 +230,9 @@ class LanguageModel(metaclass=_Reloaded):
             raise PromptError(f"the prompt {short} has only tokens without text ({tokens[0]}); write some words")
         if len(tokens) > self.longest:
             beside = " after its beginning token" if self.reading.before else ""
+            of_chat = f" ({len(tokens) - prompt.own:,} beside yours)" if isinstance(prompt, ChatPrompt) else ""
             raise PromptError(
-                f"the prompt has {len(tokens):,} tokens, but the model reads at most {self.longest:,}{beside};"
+                f"the prompt has {len(tokens):,} tokens{of_chat}, but the model reads at most {self.longest:,}{beside};"
                 " shorten it"
             )
         return tokens
@@ -217,11 +242,11 @@ class LanguageModel(metaclass=_Reloaded):
         encoded together, since a piece alone may read differently: SentencePiece puts a space before it. Raises
         PromptError where the text changes the prompt's own tokens.
         """
-        tokens = self.prompt_tokens(prompt)
+        tokens, reader = self.prompt_tokens(prompt), self._reader_of(prompt)
         if position is not None and position not in (-1, len(tokens) - 1):
             tokens, prompt = tokens[: position + 1], prompt[: self.offsets(prompt)[position][1]]
         _refuse_halves(text, "answer")
-        alone, both = self.encode([prompt, prompt + text])
+        alone, both = reader.encode([prompt, prompt + text])
         if not alone == tokens == both[: len(tokens)] or len(both) == len(tokens):
             raise PromptError(
                 f"{text[:40]!r} behind {prompt[-20:]!r} is not read as the prompt's own tokens and more; begin it with"
@@ -389,13 +414,13 @@ class LanguageModel(metaclass=_Reloaded):
         self._running.begun = 0 if past is None else past.get_seq_length()
         return run(module, ids, gradients=gradients, past=past)
 
-    def coefficients(self, prompt: str | Sequence[str], layers: Iterable[int] | None = None) -> "pl.DataFrame":
+    def coefficients(self, prompt: Prompt | Sequence[str], layers: Iterable[int] | None = None) -> "pl.DataFrame":
         """The coefficient of every memory at every position of a prompt: `layer`, `memory` (its number in the layer;
         experts' memories are counted through, with 0 where a token is not routed), `position` (of the prompt's own
-        tokens), `token` (its text) and `coefficient`; of several prompts, one after the other, `text` comes first.
+        tokens), `token` (its text) and `coefficient`; of several texts, one after the other, `text` comes first.
         Raises PromptError, MemoryIdError for a layer, and OptionError.
         """
-        if not isinstance(prompt, str):
+        if not isinstance(prompt, str) and not (isinstance(prompt, list) and prompt and isinstance(prompt[0], dict)):
             if not isinstance(prompt, list | tuple) or not prompt or not all(isinstance(one, str) for one in prompt):
                 raise OptionError(f"prompt={prompt!r:.60} is neither a text nor a list of texts; give one of them")
             import polars as pl
@@ -403,6 +428,7 @@ class LanguageModel(metaclass=_Reloaded):
             layers = layers if layers is None else list(layers)
             read_each = ((one, self.coefficients(one, layers)) for one in prompt)
             return pl.concat([frame.select(pl.lit(one).alias("text"), pl.all()) for one, frame in read_each])
+        prompt = self.prompt_text(prompt)
         tokens, read = self.prompt_tokens(prompt), dict[int, Tensor]()
         read_layers = range(self.sizes.layers) if layers is None else list(layers)
         with hold_model(self), self.lock, torch.inference_mode(), Taps(own_thread=True) as taps:
@@ -414,7 +440,10 @@ class LanguageModel(metaclass=_Reloaded):
         import polars as pl  # mining does without
 
         texts, schema = self.vocabulary()[0], {"layer": pl.Int16, "memory": pl.Int32, "position": pl.Int32}
-        places = pl.DataFrame({"position": range(len(tokens)), "token": [texts[token] for token in tokens]})
+        first = first_position(prompt)
+        places = pl.DataFrame(
+            {"position": range(first, first + len(tokens)), "token": [texts[token] for token in tokens]}
+        )
         frames = [pl.DataFrame(schema={**schema, "token": pl.String, "coefficient": pl.Float32})]
         for layer in read_layers:
             memories = pl.DataFrame({"layer": layer, "memory": range(read[layer].shape[1])})

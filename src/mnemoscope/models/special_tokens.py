@@ -1,20 +1,9 @@
-"""Special tokens: which they are, and chats through the model's template.
+"""Special tokens: which they are."""
 
-In a chat's rendered text they are special tokens, also those inside a message, as in the model's own library. A
-beginning token that the template writes is left out of the tokens, since it comes before every sentence anyway.
-"""
-
-import hashlib
-from collections.abc import Sequence
-from typing import Any, final
-
-from mnemoscope.errors import ModelUnsupported, OptionError, PromptError
+from mnemoscope.errors import OptionError
 from mnemoscope.models.language_model import LanguageModel
 from mnemoscope.models.tokens.model_tokens import Tokens
 from mnemoscope.models.tokens.python_tokens import PythonTokens
-
-_DAY = {"%d": "26", "%-d": "26", "%b": "Jul", "%B": "July", "%m": "07", "%Y": "2024", "%y": "24", "%A": "Friday"}
-"""A fixed date for templates that write today's, so that the same chat is the same text tomorrow."""
 
 
 def special_tokens(model: LanguageModel) -> frozenset[int]:
@@ -22,47 +11,3 @@ def special_tokens(model: LanguageModel) -> frozenset[int]:
     if not isinstance(model.reader, Tokens | PythonTokens):
         raise OptionError(f"skip_special: no tokenizer says which tokens of {model.spec!r} are special; leave it out")
     return frozenset(model.reader.special()) | model.ends | ({model.padding} - {None})  # type: ignore[operator]
-
-
-def chat_template(model: LanguageModel) -> Any:
-    """The template of the model's tokenizer; None without one."""
-    reader = model.reader
-    return getattr(reader.tokenizer, "chat_template", None) if isinstance(reader, Tokens | PythonTokens) else None
-
-
-@final
-class ChatReader:
-    """Reads chats through the model's template; raises ModelUnsupported for a model without one."""
-
-    def __init__(self, model: LanguageModel) -> None:
-        reader, template = model.reader, chat_template(model)
-        if not template or not isinstance(reader, Tokens | PythonTokens):
-            raise ModelUnsupported(
-                f"{model.spec!r} has no chat template for messages; name a tokenizer that has one (tokenizer), or a"
-                " field of text"
-            )
-        self._tokenizer, self._reader, self._first = reader.tokenizer, reader.with_special(), model.beginning.token
-        self._template: str | None = None
-        if "strftime_now" in str(template):
-            dated = "".join(f" | replace('{form}', '{value}')" for form, value in _DAY.items())
-            macro = f"{{%- macro strftime_now(form) -%}}{{{{ form{dated} }}}}{{%- endmacro %}}"
-            self._template = macro + self._tokenizer.get_chat_template()
-        made_of = f"{template} {self._first} {model.tokenizer_fingerprint}"
-        self.fingerprint = hashlib.sha256(made_of.encode()).hexdigest()
-
-    def render(self, messages: list[Any]) -> str:
-        try:
-            text = self._tokenizer.apply_chat_template(
-                messages, chat_template=self._template, tokenize=False, add_generation_prompt=False
-            )
-        except Exception as error:  # a template may raise anything
-            reason = " ".join(str(error).split())[:160] or type(error).__name__
-            raise PromptError(f"the chat template refuses these messages ({reason})") from None
-        return str(text)
-
-    def encode(self, texts: list[str]) -> Sequence[list[int]]:
-        return [ids[1:] if ids[:1] == [self._first] else ids for ids in self._reader.encode(texts)]
-
-    def offsets(self, text: str) -> list[tuple[int, int]]:
-        spans = self._reader.offsets(text)
-        return spans[len(spans) - len(self.encode([text])[0]) :]

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from mnemoscope.errors import InterventionError
 from mnemoscope.foundation.formatting import show_token
-from mnemoscope.foundation.memory_changes import Intervention, Interventions, interventions_of
+from mnemoscope.foundation.memory_changes import Intervention, Interventions, counted_from, interventions_of
+from mnemoscope.foundation.options.chat_prompt import Prompt
 from mnemoscope.foundation.origin import Result
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.object_state import whole_use
@@ -18,7 +19,7 @@ from mnemoscope.tracing.block_predictions import STREAMS
 from mnemoscope.tracing.interventions import check, intervene
 from mnemoscope.tracing.predictions import Step, continuation, generate
 from mnemoscope.tracing.records import Record, Token, plain
-from mnemoscope.tracing.rendering import WIDTH, Column, choose_position, layer_lines, prediction_text, table
+from mnemoscope.tracing.rendering import WIDTH, Column, cells_at, layer_lines, prediction_text, table
 from mnemoscope.tracing.scoring.ranking import top as best_of
 from mnemoscope.tracing.scoring.scores import opens, split_rows
 from mnemoscope.tracing.trace import Trace, run_blocks, trace
@@ -103,7 +104,8 @@ class Comparison(Result):
     def text(self, *, position: int | None = None, shown: int = 10, memories: int = 2) -> str:
         """The comparison as text; `position` as for `Trace.text`."""
         count = len(self.differences)
-        index = choose_position(len(self.before.positions), position)
+        index = self.before.index_of(position)
+        at = self.before.positions[index].position
         moved = sum(difference.changed for difference in self.differences)
         lines = [
             "Before and after " + ", ".join(map(str, self.interventions)),
@@ -122,8 +124,9 @@ class Comparison(Result):
         for old, new, difference in zip(self.before.positions, self.after.positions, self.differences, strict=True):
             first, second = (prediction_text(at.prediction[0]) for at in (old, new))
             mark = " *" if difference.changed else ""
-            rows.append([str(old.position), show_token(old.token.text), first, second + mark, f"{difference.kl:.4f}"])
-        lines += [*table(columns, rows), "", f"Probabilities after position {index}"]
+            about = cells_at(old.position, old.token.text, self.before.own)
+            rows.append([*about, first, second + mark, f"{difference.kl:.4f}"])
+        lines += [*table(columns, rows), "", f"Probabilities after position {at}"]
         columns = [("token", "left", 30), ("before", "right", 8), ("after", "right", 8), ("change", "right", 8)]
         ordered = sorted(self.differences[index].shifts, key=lambda shift: -max(shift.before, shift.after))[:shown]
         rows = [[show_token(s.token.text), f"{s.before:.4f}", f"{s.after:.4f}", f"{s.change:+.4f}"] for s in ordered]
@@ -157,7 +160,7 @@ def continuation_lines(steps: tuple[Step, ...]) -> list[str]:
 @whole_use
 def compare(
     model: LanguageModel,
-    prompt: str,
+    prompt: Prompt,
     interventions: Interventions,
     *,
     top: int = 10,
@@ -175,18 +178,19 @@ def compare(
     if not changes:
         raise InterventionError("there is no change to compare; give at least one, such as L10.M222=0")
     check(model, changes)
+    prompt = model.prompt_text(prompt)
     own_tokens = model.prompt_tokens(prompt)
     before, after = (trace(model, prompt, top=top, memories=memories, interventions=made) for made in ((), changes))
     streams = []
     for made in ((), changes):
-        with model.lock, torch.inference_mode(), intervene(model, made):
+        with model.lock, torch.inference_mode(), intervene(model, counted_from(made, before.positions[0].position)):
             streams.append(run_blocks(model, own_tokens)[1])
     texts = model.vocabulary()[0]
     differences = []
     for j, (kl, shares) in enumerate(compare_streams(model, streams[0], streams[1], top)):
         shifts = tuple(Shift(Token(id, texts[id]), p, q, q - p) for id, p, q in shares)
         first, second = (one.positions[j].prediction[0].token for one in (before, after))
-        differences.append(Difference(j, first, second, first.id != second.id, kl, shifts))
+        differences.append(Difference(before.positions[j].position, first, second, first.id != second.id, kl, shifts))
 
     def write(made: tuple[Intervention, ...]) -> Generated | None:
         if not tokens:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from mnemoscope.errors import InterventionError, OptionError
-from mnemoscope.foundation.memory_changes import At, How, Intervention, Interventions, interventions_of
+from mnemoscope.foundation.memory_changes import At, How, Intervention, Interventions, counted_from, interventions_of
+from mnemoscope.foundation.options.chat_prompt import first_position
 from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions
 from mnemoscope.models import LanguageModel, overwrite_coefficients
 from mnemoscope.models.object_state import hold_model
@@ -86,7 +87,7 @@ def _overwrite(model: LanguageModel, changes: list[tuple[int, Intervention]], co
 
 def as_python(model: str, prompt: str, interventions: Interventions, *, opening: ModelOptions = AS_USUAL) -> str:
     """A Python script that traces the prompt with these changes, and without them if there are any."""
-    changes = interventions_of(interventions)
+    changes = counted_from(interventions_of(interventions), first_position(prompt))  # `intervene` knows no chat
     lines = ["import mnemoscope as ms", "", opening.python_line(model), f"prompt = {prompt!r}"]
     lines.append("print(ms.trace(model, prompt))")
     if changes:

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.errors import ModelUnsupported, OptionError
-from mnemoscope.foundation.memory_changes import Interventions
+from mnemoscope.foundation.memory_changes import Interventions, counted_from, interventions_of
+from mnemoscope.foundation.options.chat_prompt import Prompt, as_written, first_position, own_tokens
 from mnemoscope.foundation.origin import made_by
 from mnemoscope.models import Block, LanguageModel, read_blocks
 from mnemoscope.models.object_state import hold_model
@@ -27,7 +28,7 @@ _STREAMS = ("residual", "ffn_update", "layer_output")
 @scores.opens
 def layer_sum(
     model: LanguageModel,
-    prompt: str,
+    prompt: Prompt,
     layer: int,
     *,
     position: int | None = None,
@@ -38,7 +39,8 @@ def layer_sum(
     """The layer's sum y after a position of the prompt, as plain data: the `memories` with the largest `contribution`
     |m| norm(v), each with the best tokens of sign(m) v and its label in an atlas; `others`, `bias` and `total`, each
     with its `length`; and what residual, update and output predict. `along` is the part of each vector in the direction
-    of y: these add up to the length of y. `normed`: the layer adds what its own norm or gate makes of y.
+    of y: these add up to the length of y. `normed`: the layer adds what its own norm or gate makes of y. `position`
+    counts the `own` tokens of a chat, as in `trace`.
     """
     if not 0 <= layer < model.sizes.layers:
         raise OptionError(f"there is no layer {layer}: the model has layers 0 to {model.sizes.layers - 1}")
@@ -50,15 +52,16 @@ def layer_sum(
     scores.check_wide_numbers(model)
     if atlas is not None:
         scores.require_model_of(model, atlas)
-    tokens = model.prompt_tokens(prompt)
-    place = rendering.choose_position(len(tokens), position)
+    prompt, changes = model.prompt_text(prompt), interventions_of(interventions)
+    tokens, first, own = model.prompt_tokens(prompt), first_position(prompt), own_tokens(prompt)
+    place = rendering.choose_position(len(tokens), position, first=first, own=own)
     column, read = model.reading.own(len(tokens)).start + place, dict[str, Tensor]()
 
     def keep(_: int, block: Block) -> None:
         whole = {name: getattr(block, name) for name in ("coefficients", "ffn_output", "weights", *_STREAMS)}
         read.update({name: tensor[0, column].clone() for name, tensor in whole.items() if tensor is not None})
 
-    with hold_model(model), model.lock, torch.inference_mode(), intervene(model, interventions) as changes:
+    with hold_model(model), model.lock, torch.inference_mode(), intervene(model, counted_from(changes, first)):
         with read_blocks(model, keep, layers=[layer]):
             model.backbone(ids_of(model, tokens))
         m, y, weights = read["coefficients"], read["ffn_output"].float(), read.get("weights")
@@ -76,8 +79,8 @@ def layer_sum(
         streams = torch.stack([read[name] for name in _STREAMS]).to(model.device)
         residual, update, output = best_predictions(model, streams, TOP, changed=bool(changes))
     mined = None if atlas is None else atlas.manifest_hash
-    texts, options = model.vocabulary()[0], {"prompt": prompt, "layer": layer, "position": place, "memories": memories}
-    options["interventions"] = list(map(str, changes))
+    texts, options = model.vocabulary()[0], {"prompt": as_written(prompt), "layer": layer, "position": position}
+    options |= {"memories": memories, "interventions": list(map(str, changes))}
     rows = []
     for number, (i, c) in enumerate(zip(listed.tolist(), m[listed].tolist(), strict=True)):
         memory = model.numbering(layer).name(layer, i)
@@ -89,7 +92,7 @@ def layer_sum(
         rows.append({"memory": str(memory), **numbers, "top": plain(best_tokens), "label": label})
     counts = {"others": int((rest != 0).sum()), "bias": 0, "total": int((m != 0).sum())}
     return {
-        **{"model": model.spec, "layer": layer, "position": place},
+        **{"model": model.spec, "layer": layer, "position": place + first, "own": own},
         "tokens": plain(tuple(Token(id, texts[id]) for id in tokens[: place + 1])),
         "memories": rows,
         **{

@@ -65,8 +65,10 @@ class LogitSum(Record):
     layers: tuple[LayerPart, ...]
 
 
-def logit_sums(model: LanguageModel, tokens: list[int], predicted: list[int]) -> tuple[LogitSum, ...]:
-    """For each position, the sum behind the predicted token's logit; active changes (`intervene`) apply."""
+def logit_sums(model: LanguageModel, tokens: list[int], predicted: list[int], first: int = 0) -> tuple[LogitSum, ...]:
+    """For each position (the first token's is `first`), the sum behind the predicted token's logit; active changes
+    (`intervene`) apply.
+    """
     columns = model.reading.own(len(tokens))
     attention = find_attention(model)
     parts = StreamParts[None](model, lambda tensor: tensor[0, columns], weigh=Tensor.float)
@@ -82,7 +84,7 @@ def logit_sums(model: LanguageModel, tokens: list[int], predicted: list[int]) ->
     logits = TokenLogits(model)
     kinds = [logits.of_tokens(final[0], torch.tensor(predicted)), logits.of_mean(final[0])]
     split = LogitSplitter(model, attention).split(LogitDirections.stack(kinds), parts.embedding, parts.layers, final[0])
-    looked = {layer: most_attended(model, tokens, rows) for layer, rows in parts.weighed.items()}
+    looked = {layer: most_attended(model, tokens, rows, first) for layer, rows in parts.weighed.items()}
     counted = {layer: attended_positions(rows).tolist() for layer, rows in parts.weighed.items()}
     ffn, above = split.ffn[:, 0].tolist(), (split.ffn[:, 0] - split.ffn[:, 1]).tolist()
     mixed, mixed_above = split.attention[:, 0].tolist(), (split.attention[:, 0] - split.attention[:, 1]).tolist()
@@ -103,18 +105,20 @@ def logit_sums(model: LanguageModel, tokens: list[int], predicted: list[int]) ->
     sums = torch.cat([whole[:, 0], whole[:, 0] - whole[:, 1]]).T.tolist()
     each = range(model.sizes.layers)
     return tuple(
-        LogitSum(j, *numbers, tuple(layer_part(layer, j) for layer in each))  # type: ignore[call-arg]
+        LogitSum(j + first, *numbers, tuple(layer_part(layer, j) for layer in each))  # type: ignore[call-arg]
         for j, numbers in enumerate(sums)
     )
 
 
-def most_attended(model: LanguageModel, tokens: list[int], weights: Tensor) -> list[tuple[AttendedToken, ...]]:
+def most_attended(
+    model: LanguageModel, tokens: list[int], weights: Tensor, at_first: int = 0
+) -> list[tuple[AttendedToken, ...]]:
     """Per position the tokens with most of `weights [position, head, position]`; ties go to the earlier one."""
     first, texts, read = model.reading.offset, model.vocabulary()[0], model.reading.frame(tokens)
     shares, places = weights.mean(1).sort(dim=1, descending=True, stable=True)
     return [
         tuple(
-            AttendedToken(Token(read[at], texts[read[at]]), at - first if at >= first else None, share)
+            AttendedToken(Token(read[at], texts[read[at]]), at - first + at_first if at >= first else None, share)
             for share, at in zip(weighed, where, strict=True)
             if share > 0
         )

@@ -1,9 +1,9 @@
 """What a model predicts after a prompt: the best tokens of its streams, and the prompt continued token by token.
 
-A prompt is read as mining reads a sentence: special strings are plain text, the beginning token comes first and has no
-position; positions count the prompt's own tokens from 0 (definitions.md section 3). Every step of a continuation runs
-the whole text again, unless it may be cached, so that a change applies at exactly its positions; no hook remains
-between steps, whatever the consumer of the steps does.
+A prompt is read as mining reads a sentence: special strings are plain text (but for a chat's, chat_prompt.py), the
+beginning token comes first and has no position; positions count the prompt's own tokens from 0 (definitions.md 3).
+Every step of a continuation runs the whole text again, unless it may be cached, so that a change applies at exactly its
+positions; no hook remains between steps, whatever the consumer of the steps does.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,8 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from mnemoscope.errors import InterventionError, NotFinite, OptionError
-from mnemoscope.foundation.memory_changes import Interventions, interventions_of
+from mnemoscope.foundation.memory_changes import Interventions, counted_from, interventions_of
+from mnemoscope.foundation.options.chat_prompt import Prompt, first_position
 from mnemoscope.models import LanguageModel, read_final
 from mnemoscope.models.modules.observed import same, takes
 from mnemoscope.models.object_state import hold_model
@@ -83,7 +84,7 @@ def best_predictions(
 @opens
 def generate(
     model: LanguageModel,
-    prompt: str,
+    prompt: Prompt,
     *,
     tokens: int,
     interventions: Interventions = None,
@@ -104,8 +105,9 @@ def generate(
             f"tokens={tokens}, temperature={temperature}, likely={likely} is not possible; "
             "tokens and temperature must be 0 or more, likely 1 or more"
         )
-    prompted = model.prompt_tokens(prompt)
-    changes = interventions_of(interventions)
+    prompt = model.prompt_text(prompt)
+    prompted, first = model.prompt_tokens(prompt), first_position(prompt)
+    changes = counted_from(interventions_of(interventions), first)
     check(model, changes)
 
     def steps() -> Iterator[Step]:
@@ -123,7 +125,7 @@ def generate(
                     probability = float(scores.softmax(0)[token])
             words.append(token)
             end = token in model.ends or len(words) == model.longest
-            yield Step(len(words) - 1, Token(token, texts[token]), probability, best, end)
+            yield Step(len(words) - 1 + first, Token(token, texts[token]), probability, best, end)
             if end:
                 return
 

@@ -6,10 +6,12 @@ tables are: rows at its width, and long cells. Spaces inside tokens show as midd
 fetched, every text escaped; `mnemoscope serve` draws its own.
 """
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from html import escape
+from itertools import accumulate
 
 from rich.cells import cell_len, set_cell_size
 
@@ -26,6 +28,17 @@ _KEPT = 40
 _SHOWN = 5
 
 _columns: ContextVar[int | None] = ContextVar("columns", default=None)
+
+
+class Pale(str):
+    """A cell about a token of a chat's template: dim in a terminal."""
+
+
+def cells_at(position: int, token: str, own: int | None) -> list[str]:
+    """A position and its token, pale unless it is one of the `own` ones (None: all are)."""
+    kind = str if own is None or 0 <= position < own else Pale
+    return [kind(position), kind(show_token(token))]
+
 
 Column = tuple[str, str, int]
 """A column's name, `left` or `right`, and its most cells in a terminal."""
@@ -54,13 +67,27 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[str]
     widths = [max([cell_len(name), *(cell_len(row[i]) for row in cells)]) for i, (name, _, _) in enumerate(columns)]
     lines, edge = [], _columns.get() or 0
     edge = max(edge, sum(widths[:-1]) + len(_GAP) * len(widths[1:]) + min(widths[-1], _KEPT))
-    for row in [[name for name, _, _ in columns], *cells]:
+    for row, given in zip([[name for name, _, _ in columns], *cells], [(), *rows], strict=True):
         padded = [
             " " * (width - cell_len(text)) + text if side == "right" else text + " " * (width - cell_len(text))
             for text, width, (_, side, _) in zip(row, widths, columns, strict=True)
         ]
-        lines.append(_cell(_GAP.join(padded).rstrip(), edge))
+        line = _cell(_GAP.join(padded).rstrip(), edge)
+        lines.append(_dim(line, padded, given) if _in_colours() else line)
     return lines
+
+
+def _in_colours() -> bool:
+    return _columns.get() is not None and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _dim(line: str, padded: Sequence[str], given: Sequence[str]) -> str:
+    """The line with the pale cells dim: they begin where they began before it was cut."""
+    starts = list(accumulate((len(text) + len(_GAP) for text in padded), initial=0))
+    for start, text, cell in reversed(list(zip(starts, padded, given, strict=False))):
+        if isinstance(cell, Pale) and line[start : start + len(text)]:
+            line = f"{line[:start]}\x1b[2m{line[start : start + len(text)]}\x1b[22m{line[start + len(text) :]}"
+    return line
 
 
 def prediction_text(prediction: Prediction, *, width: int | None = None) -> str:
@@ -68,15 +95,20 @@ def prediction_text(prediction: Prediction, *, width: int | None = None) -> str:
     return f"{token if width is None else _cell(token, width - 6)} {prediction.probability:.3f}"
 
 
-def choose_position(count: int, position: int | None) -> int:
-    """The index of a position; negative ones count from the end, None is the last."""
-    index = count - 1 if position is None else position + count if position < 0 else position
+def choose_position(count: int, position: int | None, *, first: int = 0, own: int | None = None) -> int:
+    """The index of a position among `count` tokens, of which the first has position `first`. Negative ones count from
+    the end of the `own` tokens (None: all), back into a template's; None is the last of all.
+    """
+    end = 0 if position is None or position >= 0 else count if own is None else own
+    index = count - 1 if position is None else position + end - first
     if not 0 <= index < count:
-        raise PromptError(f"position {position} is not in the prompt, which has positions 0 to {count - 1}")
+        raise PromptError(
+            f"position {position} is not in the prompt, which has positions {first} to {count - 1 + first}"
+        )
     return index
 
 
-def position_lines(positions: Sequence[Position]) -> list[str]:
+def position_lines(positions: Sequence[Position], own: int | None) -> list[str]:
     columns: list[Column] = [
         ("position", "right", 8),
         ("token", "left", 20),
@@ -86,8 +118,7 @@ def position_lines(positions: Sequence[Position]) -> list[str]:
     ]
     rows = [
         [
-            str(at.position),
-            show_token(at.token.text),
+            *cells_at(at.position, at.token.text, own),
             prediction_text(at.prediction[0], width=24),
             _GAP.join(prediction_text(other, width=15) for other in at.prediction[1:4]),
             "never" if at.output.decided is None else f"layer {at.output.decided}",
@@ -98,7 +129,7 @@ def position_lines(positions: Sequence[Position]) -> list[str]:
 
 
 def layer_lines(at: Position, places: Sequence[Sequence[LayerState]], memories: int) -> list[str]:
-    """`places[layer][position]`."""
+    """`places[layer]` has the positions from the prompt's first token on."""
     token = _cell(show_token(at.token.text), 30)
     lines = [f"Layer by layer after position {at.position}, {token}: what is on top, and who contributes most"]
     columns: list[Column] = [
@@ -112,7 +143,7 @@ def layer_lines(at: Position, places: Sequence[Sequence[LayerState]], memories: 
     ]
     rows = []
     for layer, row in enumerate(places):
-        state = row[at.position]
+        state = row[at.position - row[0].position]
         streams = (prediction_text(best[0], width=15) for best in (state.residual, state.ffn, state.output))
         start = [str(layer), *streams, state.event, str(state.active)]
         for dominant in [_memory_text(one) for one in state.memories[:memories]] or ["(none)"]:

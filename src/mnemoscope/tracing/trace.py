@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from mnemoscope.errors import OptionError
-from mnemoscope.foundation.memory_changes import Intervention, Interventions
+from mnemoscope.foundation.memory_changes import Intervention, Interventions, counted_from, interventions_of
 from mnemoscope.foundation.memory_names import Numbering
+from mnemoscope.foundation.options.chat_prompt import Prompt, as_written, first_position, own_tokens
 from mnemoscope.foundation.origin import Result, made_by
 from mnemoscope.models import Block, LanguageModel, read_blocks, read_final
 from mnemoscope.models.object_state import hold_model
@@ -38,8 +39,10 @@ from mnemoscope.tracing.scoring.scores import (
 
 @dataclass(frozen=True, repr=False)
 class Trace(Result):
-    """A prompt's way through the layers; `places[layer][position]`, both from 0. Prints as a table, also in notebooks.
+    """A prompt's way through the layers; `places[layer]` and `positions` begin with the prompt's first token. Prints as
+    a table, also in notebooks.
 
+    Positions count the `own` tokens of a chat (None: all) from 0; those of its template are below 0, or behind them.
     `logits` holds, per position, the parts of the prediction's logit. `interventions` are the changes passed to
     `trace`; those of a surrounding `intervene` are not recorded.
     """
@@ -53,6 +56,7 @@ class Trace(Result):
     logits: tuple[LogitSum, ...] = ()
     interventions: tuple[Intervention, ...] = ()
     made_by: Mapping[str, Any] = field(default_factory=dict)
+    own: int | None = None
 
     @property
     def tokens(self) -> tuple[Token, ...]:
@@ -65,6 +69,7 @@ class Trace(Result):
             "fingerprint": self.fingerprint,
             "prompt": self.prompt,
             "beginning": plain(self.beginning),
+            "own": self.own,
             "interventions": list(map(str, self.interventions)),
             "positions": plain(self.positions),
             "layers": [{"layer": layer, "positions": plain(states)} for layer, states in enumerate(self.places)],
@@ -75,14 +80,19 @@ class Trace(Result):
     def text(self, *, position: int | None = None, memories: int = 3) -> str:
         """The trace as text: every position's prediction, and one position's layers.
 
-        `position` counts from 0; negative ones from the end, and None is the last. Raises PromptError for a position
-        that the prompt does not have.
+        `position` counts the own tokens from 0; negative ones from their end, and None is the prompt's last. Raises
+        PromptError for a position that the prompt does not have.
         """
-        asked = self.positions[choose_position(len(self.positions), position)]
+        index = self.index_of(position)
+        asked = self.positions[index]
         about = [self._about(), *(["with " + self._changes()] if self.interventions else [])]
         layers = layer_lines(asked, self.places, memories)
-        written = ["", *sum_lines(asked, self.logits[asked.position])] if self.logits else []
-        return "\n".join([*about, "", *position_lines(self.positions), "", *layers, *written])
+        written = ["", *sum_lines(asked, self.logits[index])] if self.logits else []
+        return "\n".join([*about, "", *position_lines(self.positions, self.own), "", *layers, *written])
+
+    def index_of(self, position: int | None) -> int:
+        """Where a position is among `positions`, as `text` counts it."""
+        return choose_position(len(self.positions), position, first=self.positions[0].position, own=self.own)
 
     def __str__(self) -> str:
         return self.text()
@@ -104,7 +114,7 @@ class Trace(Result):
 @opens
 def trace(
     model: LanguageModel,
-    prompt: str,
+    prompt: Prompt,
     *,
     top: int = 10,
     memories: int = 10,
@@ -113,20 +123,22 @@ def trace(
     """What residual, feed-forward update and output of every layer predict after every token of the prompt.
 
     `top` predictions of each, and at most `memories` memories of each layer and position, by `|m_i|` norm(v_i). The
-    prompt is plain text, read as mining reads a sentence; positions count its own tokens. `interventions` apply to this
-    run, as in `intervene`. Definitions: definitions.md sections 1, 2 and 4. Raises PromptError, InterventionError,
-    OptionError, NotFinite.
+    prompt is plain text, read as mining reads a sentence, or the messages of a chat; positions count its own tokens.
+    `interventions` apply to this run, as in `intervene`. Definitions: definitions.md sections 1, 2 and 4. Raises
+    PromptError, InterventionError, OptionError, ModelUnsupported, NotFinite.
     """
     if top < 1 or memories < 0:
         raise OptionError(f"top={top}, memories={memories} is impossible; top must be 1 or more, memories 0 or more")
     check_wide_numbers(model)
-    tokens = model.prompt_tokens(prompt)
-    with hold_model(model), model.lock, torch.inference_mode(), intervene(model, interventions) as changes:
+    prompt, changes = model.prompt_text(prompt), interventions_of(interventions)
+    tokens, at_first = model.prompt_tokens(prompt), first_position(prompt)
+    made = counted_from(changes, at_first)
+    with hold_model(model), model.lock, torch.inference_mode(), intervene(model, made):
         blocks, last = run_blocks(model, tokens)
         read = predict_blocks(model, blocks, top, changed=bool(changes))
         finals = list(best_predictions(model, last, top, changed=bool(changes)))
-        places = _layer_states(model, blocks, read, memories)
-        sums = logit_sums(model, tokens, [final[0].token.id for final in finals])
+        places = _layer_states(model, blocks, read, memories, at_first)
+        sums = logit_sums(model, tokens, [final[0].token.id for final in finals], at_first)
     texts = model.vocabulary()[0]
     positions = []
     for j, (token, final) in enumerate(zip(tokens, finals, strict=True)):
@@ -134,12 +146,13 @@ def trace(
             decision([getattr(states[j], name)[0].token.id for states in places], final[0].token.id)
             for name in ("residual", "output")
         )
-        positions.append(Position(j, Token(token, texts[token]), final, residual, output))
+        positions.append(Position(j + at_first, Token(token, texts[token]), final, residual, output))
     first = model.beginning.token
     beginning = None if first is None else Token(first, texts[first])
-    options = {"prompt": prompt, "top": top, "memories": memories, "interventions": list(map(str, changes))}
+    options = {"prompt": as_written(prompt), "top": top, "memories": memories, "interventions": list(map(str, changes))}
     origin = made_by(model=model.fingerprint, atlas=None, options=options, seed=None)
-    return Trace(model.spec, model.fingerprint, prompt, beginning, tuple(positions), places, sums, changes, origin)
+    all_of_it = tuple(positions), places, sums, changes, origin
+    return Trace(model.spec, model.fingerprint, str(prompt), beginning, *all_of_it, own_tokens(prompt))
 
 
 def run_blocks(model: LanguageModel, tokens: list[int]) -> tuple[list[PromptStreams], Tensor]:
@@ -158,7 +171,7 @@ def run_blocks(model: LanguageModel, tokens: list[int]) -> tuple[list[PromptStre
 
 
 def _layer_states(
-    model: LanguageModel, blocks: list[PromptStreams], read: BlockPredictions, count: int
+    model: LanguageModel, blocks: list[PromptStreams], read: BlockPredictions, count: int, first: int
 ) -> tuple[tuple[LayerState, ...], ...]:
     columns, codes = [], []
     for layer, block in enumerate(blocks):
@@ -176,12 +189,12 @@ def _layer_states(
     for layer, of_layer in enumerate(columns):
         rows = zip(*(column.tolist() for column in (voted[layer], read.votes[layer], *of_layer)), strict=True)
         naming = model.numbering(layer)
-        states.append(tuple(_layer_state(layer, j, read, row, texts, naming) for j, row in enumerate(rows)))
+        states.append(tuple(_layer_state(layer, j, read, row, texts, naming, j + first) for j, row in enumerate(rows)))
     return tuple(states)
 
 
 def _layer_state(
-    layer: int, j: int, read: BlockPredictions, row: tuple[Any, ...], texts: list[str], naming: Numbering
+    layer: int, j: int, read: BlockPredictions, row: tuple[Any, ...], texts: list[str], naming: Numbering, position: int
 ) -> LayerState:
     own_votes, ffn_vote, dominant, coefficients, parts, total, active, effective, top_share, major = row
     residual, ffn, output = (read.predicted[name, layer, j] for name in STREAMS)
@@ -193,5 +206,5 @@ def _layer_state(
     )
     vote_of_update = Token(ffn_vote, texts[ffn_vote])
     return LayerState(
-        layer, j, residual, ffn, output, event, vote_of_update, active, effective, top_share, major, memories
+        layer, position, residual, ffn, output, event, vote_of_update, active, effective, top_share, major, memories
     )

@@ -14,6 +14,7 @@ from mnemoscope.attribution.attribute import LISTED, Attributor, Step
 from mnemoscope.attribution.contrast import choose_contrast
 from mnemoscope.attribution.diff import Differ, Parting
 from mnemoscope.attribution.direct_effects import check_head
+from mnemoscope.foundation.options.chat_prompt import as_written, first_position
 from mnemoscope.foundation.origin import made_by
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.object_state import hold_model
@@ -22,7 +23,7 @@ from mnemoscope.show.pages.model.trace import PUSHING
 from mnemoscope.tracing import intervene
 from mnemoscope.tracing.scoring.scores import check_wide_numbers, vote_codes, votes
 from mnemoscope.tracing.trace import run_blocks
-from mnemoscope.web.model_answers import TOP, Changes, read_prompt
+from mnemoscope.web.model_answers import TOP, Changes, asked_position, count_changes, read_prompt
 from mnemoscope.web.model_worker import CACHED_BYTES, Cancelled, ModelWorker, stop_if
 
 
@@ -42,15 +43,17 @@ def attribution(
         read_prompt(model, prompt)
         check_head(model)
         check_wide_numbers(model)
+        place = asked_position(prompt, position)
         with hold_model(model), model.lock:
-            return Attributor(model, choose_contrast(model, prompt, target=target, against=against, position=position))
+            return Attributor(model, choose_contrast(model, prompt, target=target, against=against, position=place))
 
     def make(model: LanguageModel, cancelled: Cancelled) -> Data:
-        options = {"prompt": prompt, "target": target, "against": against, "position": position, "changes": changes}
+        asked_of = {"prompt": as_written(prompt), "target": target, "against": against}
+        options = {**asked_of, "position": position, "changes": changes}
         origin = made_by(model=model.fingerprint, atlas=None, options=options, seed=0)
         attributor.progress, top = stop_if(cancelled), PUSHING if until == "effects" else LISTED
         try:
-            with hold_model(model), model.lock, intervene(model, changes):
+            with hold_model(model), model.lock, intervene(model, count_changes(prompt, changes)):
                 answer = attributor.summary(prompt, by="ablation", top=top, atlas=None, origin=origin, until=until)
         finally:
             attributor.forget()
@@ -79,7 +82,8 @@ def run_difference(
             return differ.find_parting(*asked)
 
     def make(model: LanguageModel, cancelled: Cancelled) -> Data:
-        options = {"prompt": prompt, "other_prompt": other, "target": target, "against": against}
+        written = {"prompt": as_written(prompt), "other_prompt": as_written(other)}
+        options = {**written, "target": target, "against": against}
         origin = made_by(model=[model.fingerprint, second.fingerprint], atlas=None, options=options, seed=0)
         with Differ(model, second, progress=stop_if(cancelled)) as differ:
             answer = differ.explain(parting, both=True, top=LISTED, patched=patched)
@@ -98,9 +102,9 @@ def dominant_memories(
 
     def make(model: LanguageModel, _: Cancelled) -> list[list[Data] | None]:
         texts, nothing = model.vocabulary()[0], torch.zeros(0, dtype=torch.int64)
-        with hold_model(model), model.lock, torch.inference_mode(), intervene(model, changes):
+        with hold_model(model), model.lock, torch.inference_mode(), intervene(model, count_changes(prompt, changes)):
             blocks, _final = run_blocks(model, read_prompt(model, prompt))
-            here = [block.coefficients[position].double().cpu() for block in blocks]
+            here = [block.coefficients[position - first_position(prompt)].double().cpu() for block in blocks]
             shares = [None if peak is None else _own_shares(m, *peak) for m, peak in zip(here, peaks, strict=True)]
             best = [nothing if share is None else share.argsort(descending=True, stable=True)[:TOP] for share in shares]
             voted = votes(model, [vote_codes(at, m[at]) for at, m in zip(best, here, strict=True)])

@@ -13,11 +13,14 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.auditing import AuditOptions, audit
 from mnemoscope.auditing.audit import as_python as audit_as_python
 from mnemoscope.auditing.audit import string_tokens
-from mnemoscope.errors import MemoryIdError, PromptError
+from mnemoscope.errors import MemoryIdError, ModelUnsupported, PromptError
+from mnemoscope.foundation.memory_changes import counted_from
 from mnemoscope.foundation.memory_names import MemoryId
+from mnemoscope.foundation.options.chat_prompt import ChatPrompt, first_position, own_tokens
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.forward.hooks import read_coefficients
 from mnemoscope.models.object_state import hold_model
+from mnemoscope.models.tokens.chat_reader import chat_template
 from mnemoscope.show.pages.edition import Data
 from mnemoscope.show.pages.model.trace import TOKENS
 from mnemoscope.tracing import Intervention, as_python, causal_check, compare, generate, intervene, rank_of, top, trace
@@ -30,6 +33,30 @@ from mnemoscope.web.model_worker import Cancelled, ModelWorker, stop_if
 
 Changes = tuple[str, ...]
 TOP = 10
+
+
+def count_changes(prompt: str, changes: Changes) -> tuple[Intervention, ...]:
+    """The changes of a prompt, which count its positions, for `intervene`, which counts all tokens."""
+    return counted_from(map(Intervention.parse, changes), first_position(prompt))
+
+
+def page_prompt(worker: ModelWorker, text: str | None, chat: bool) -> str:
+    """A page's text as a prompt: with `chat` what a user says."""
+    if not text:
+        raise PromptError("the prompt is empty; write at least one word")
+    try:
+        return worker.model.prompt_text([{"role": "user", "content": text}] if chat else text)
+    except ModelUnsupported as problem:
+        raise PromptError(str(problem)) from None  # what was asked for is at fault
+
+
+def takes_chats(worker: ModelWorker) -> bool:
+    return bool(chat_template(worker.model.reader))
+
+
+def asked_position(prompt: str, position: int | None) -> int | None:
+    """A position of a table, for functions to which one below 0 counts from the end of what was written."""
+    return position if position is None or position >= 0 else position - (own_tokens(prompt) or 0)
 
 
 def parse_changes(worker: ModelWorker, texts: Changes) -> Changes:
@@ -66,7 +93,7 @@ def heat_map(worker: ModelWorker, prompt: str, changes: Changes, stream: str) ->
         tokens = read_prompt(model, prompt)
         ranks: list[int] = []
         shares: list[float] = []
-        with hold_model(model), model.lock, torch.inference_mode(), intervene(model, changes):
+        with hold_model(model), model.lock, torch.inference_mode(), intervene(model, count_changes(prompt, changes)):
             blocks, last = run_blocks(model, tokens)
             ends = split_rows(model, last)
             final = torch.cat([top(model.scores(end, projection="lens"), 1)[0][:, 0] for end in ends])
@@ -114,7 +141,7 @@ def layer_parts(worker: ModelWorker, prompt: str, changes: Changes, layer: int, 
 
     def make(model: LanguageModel, _: Cancelled) -> dict[str, Any]:
         read_prompt(model, prompt)
-        return layer_sum(model, prompt, layer, position=position, interventions=changes)
+        return layer_sum(model, prompt, layer, position=asked_position(prompt, position), interventions=changes)
 
     return worker.answer(("figure1", prompt, changes, layer, position), make)
 
@@ -193,7 +220,11 @@ def _refuse_long(noun: str, tokens: int) -> None:
 
 
 def _join(worker: ModelWorker, prompt: str, prompted: list[int], ids: list[int]) -> str | None:
-    """The text of the tokens `ids`, if prompt and text together are read as the tokens `prompted` and these."""
+    """The text of the tokens `ids`, if prompt and text together are read as the tokens `prompted` and these; None for a
+    chat, whose last message they are not in.
+    """
+    if isinstance(prompt, ChatPrompt):
+        return None
     try:
         text = b"".join(worker.words.raw[id] for id in ids).decode()
         read = worker.model.tokens_after(prompt, text) if text else []

@@ -7,7 +7,7 @@ import typer
 
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import loading, reporting
-from mnemoscope.cli.runner import emit, terminal_columns
+from mnemoscope.cli.runner import emit, print_shown, terminal_columns
 from mnemoscope.foundation.options.mining_options import AUTO
 from mnemoscope.foundation.options.model_options import ModelOptions, check_names
 from mnemoscope.foundation.options.prompt_file import read_prompts
@@ -29,11 +29,14 @@ def attribute(
     ] = None,
     prompts: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="JSONL of prompt, for, against, in place of PROMPT: what they share."),
+        typer.Option(metavar="FILE", help="JSONL of prompt (or messages), for, against: what they share."),
     ] = None,
     position: Annotated[
         int | None, typer.Option(metavar="N", help="The position whose next token is asked about.  [default: the last]")
     ] = None,
+    chat: arg.Chat = False,
+    messages: arg.MessagesFile = None,
+    whole: arg.Whole = False,
     by: Annotated[str, typer.Option(metavar="|".join(_ORDERS), help="The order of the list.")] = "ablation",
     singles: Annotated[int, typer.Option(metavar="N", help="Memories switched off one by one.")] = 128,
     top: arg.Listed = 128,
@@ -56,7 +59,9 @@ def attribute(
     """
     arg.one_of(_ORDERS, by=by)
     arg.at_least(0, singles=singles, top=top, seed=seed)
-    arg.one_prompt_or_file(prompt, prompts, **{"for": target, "against": against, "position": position})
+    given = arg.chat_or_text(prompt, chat=chat, messages=messages, whole=whole)
+    alone = {"for": target, "against": against, "position": position, "chat": chat or None}
+    arg.one_prompt_or_file(given, prompts, **alone)
     check_names(model, opening)
     rows = None if prompts is None else read_prompts(prompts)
     arg.check_atlases(atlas)
@@ -74,10 +79,10 @@ def attribute(
                 loaded, rows, top=top, atlas=opened, seed=seed, progress=progress
             )
         else:
-            assert prompt is not None
+            assert given is not None
             answer = attribution.attribute(
                 loaded,
-                prompt,
+                loaded.prompt_text(given, whole=whole),
                 target=target,
                 against=against,
                 position=position,
@@ -92,4 +97,4 @@ def attribute(
         emit(answer.to_dict())
     else:
         with for_terminal(terminal_columns()):
-            print(answer)
+            print_shown(answer.text())

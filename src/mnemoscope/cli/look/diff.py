@@ -7,8 +7,9 @@ import typer
 
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import loading, reporting
-from mnemoscope.cli.runner import emit, terminal_columns
+from mnemoscope.cli.runner import emit, print_shown, terminal_columns
 from mnemoscope.errors import OptionError
+from mnemoscope.foundation.options.chat_prompt import other_turn
 from mnemoscope.foundation.options.mining_options import AUTO
 from mnemoscope.foundation.options.model_options import ModelOptions, check_names
 from mnemoscope.foundation.options.prompt_file import check_second, read_prompts
@@ -24,7 +25,7 @@ def diff(
         str | None, typer.Option(metavar="ID|FOLDER", help="The second is MODEL with this PEFT adapter.")
     ] = None,
     other_prompt: Annotated[
-        str | None, typer.Option(metavar="PROMPT", help="The second is MODEL on this prompt.")
+        str | None, typer.Option(metavar="PROMPT", help="The second is MODEL on this prompt (or last message).")
     ] = None,
     target: Annotated[
         str | None, typer.Option("--for", metavar="TEXT", help="The second's answer.  [default: what it says]")
@@ -34,8 +35,10 @@ def diff(
     ] = None,
     prompts: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="JSONL of prompt, for, against, other_prompt, in place of PROMPT."),
+        typer.Option(metavar="FILE", help="JSONL of prompt (or messages), for, against, other_prompt."),
     ] = None,
+    chat: arg.Chat = False,
+    messages: arg.MessagesFile = None,
     both: Annotated[bool, typer.Option("--both", help="List those that pushed the other way, too.")] = False,
     patch: Annotated[
         str, typer.Option(metavar="|".join(_PATCHES), help="What is set back of a memory.")
@@ -62,7 +65,9 @@ def diff(
     """
     arg.one_of(_PATCHES, patch=patch)
     arg.at_least(0, top=top, seed=seed)
-    arg.one_prompt_or_file(prompt, prompts, **{"other_prompt": other_prompt, "for": target, "against": against})
+    given = arg.chat_or_text(prompt, chat=chat, messages=messages)
+    alone = {"other_prompt": other_prompt, "for": target, "against": against, "chat": chat or None}
+    arg.one_prompt_or_file(given, prompts, **alone)
     rows = None if prompts is None else read_prompts(prompts)
     if rows is not None:
         check_second(rows, other, other_adapter)
@@ -91,13 +96,13 @@ def diff(
                 **how,
             )
         else:
-            assert prompt is not None
+            assert given is not None
             answer = attribution.diff(
                 loaded,
-                prompt,
+                given,
                 other=other,
                 other_adapter=other_adapter,
-                other_prompt=other_prompt,
+                other_prompt=other_turn(given, other_prompt),
                 target=target,
                 against=against,
                 progress=progress,
@@ -107,4 +112,4 @@ def diff(
         emit(answer.to_dict())
     else:
         with for_terminal(terminal_columns()):
-            print(answer)
+            print_shown(answer.text())

@@ -10,7 +10,7 @@ import typer
 
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import loading
-from mnemoscope.cli.runner import emit, terminal_columns
+from mnemoscope.cli.runner import emit, print_shown, terminal_columns
 from mnemoscope.errors import OptionError
 from mnemoscope.foundation.options.mining_options import AUTO
 from mnemoscope.foundation.options.model_options import ModelOptions, check_names
@@ -18,9 +18,7 @@ from mnemoscope.foundation.options.model_options import ModelOptions, check_name
 
 def trace(
     model: arg.Model,
-    prompt: Annotated[
-        str, typer.Argument(metavar="PROMPT", help="Plain text; after -- if it begins with a dash.", show_default=False)
-    ],
+    prompt: arg.PromptOrFile = None,
     changes: Annotated[
         list[str] | None,
         typer.Option(
@@ -39,6 +37,9 @@ def trace(
     position: Annotated[
         int | None, typer.Option(metavar="N", help="The position whose layers are shown.  [default: the last]")
     ] = None,
+    chat: arg.Chat = False,
+    messages: arg.MessagesFile = None,
+    whole: arg.Whole = False,
     top: Annotated[int, typer.Option(metavar="K", help="Predictions of each stream (--json gives all).")] = 10,
     memories: Annotated[int, typer.Option(metavar="K", help="Dominant memories of each layer in --json.")] = 10,
     figure1: Annotated[
@@ -69,6 +70,9 @@ def trace(
     arg.at_least(1, top=top)
     if (figure1 is None) != (out is None):
         raise OptionError("--figure1 LAYER and --out FILE go together: give both")
+    given = arg.chat_or_text(prompt, chat=chat, messages=messages, whole=whole)
+    if given is None:
+        raise OptionError("give PROMPT, or --messages FILE")
     from mnemoscope.foundation.memory_changes import interventions_of
 
     check_names(model, opening)
@@ -82,15 +86,16 @@ def trace(
 
     with loading(model):
         loaded = load_model(model, dtype=dtype, device=device, **opening.keywords())
-    script = tracing.as_python(model, prompt, parsed, opening=opening)
+    asked = loaded.prompt_text(given, whole=whole)
+    script = tracing.as_python(model, asked, parsed, opening=opening)
     drawn = {}
     if figure1 is not None and out is not None:
-        picture = pictures.figure1(loaded, prompt, figure1, position=position, interventions=parsed)
+        picture = pictures.figure1(loaded, asked, figure1, position=position, interventions=parsed)
         drawn = {"figure1": picture.numbers, "file": str(picture.save(out))}
         print(f"{out}: Figure 1 of layer {figure1}", file=sys.stderr)
     if parsed:
         both = tracing.compare(
-            loaded, prompt, parsed, top=top, memories=memories, tokens=generate, temperature=temperature, seed=seed
+            loaded, asked, parsed, top=top, memories=memories, tokens=generate, temperature=temperature, seed=seed
         )
         with tracing.for_terminal(terminal_columns()):
             text = both.text(position=position)
@@ -99,16 +104,16 @@ def trace(
             before = compared.pop("before")
             emit({"trace": before, "comparison": compared, "generation": None, "python": script, **drawn})
         else:
-            print(text)
+            print_shown(text)
         return
-    traced = tracing.trace(loaded, prompt, top=top, memories=memories)
+    traced = tracing.trace(loaded, asked, top=top, memories=memories)
     with tracing.for_terminal(terminal_columns()):
         text = traced.text(position=position)
-    steps = tuple(tracing.generate(loaded, prompt, tokens=generate, temperature=temperature, seed=seed))
+    steps = tuple(tracing.generate(loaded, asked, tokens=generate, temperature=temperature, seed=seed))
     if json:
         generation = [step.to_dict() for step in steps] if generate else None
         emit({"trace": traced.to_dict(), "comparison": None, "generation": generation, "python": script, **drawn})
         return
-    print(text)
+    print_shown(text)
     if generate:
         print("\n".join(["", "Continued:", *tracing.continuation_lines(steps)]))

@@ -56,7 +56,7 @@ MEANINGS = {
     "position": "A position of the prompt's own tokens, from 0, or below 0 from the end; None: the last.",
     "progress": "True: a bar in a terminal or notebook; or a function of stage, done, total (or None) and note.",
     "projection": "raw, gain or lens (definitions.md section 2).",
-    "prompt": "Plain text, read as mining reads a sentence.",
+    "prompt": "Plain text, read as mining reads a sentence, or the messages of a chat.",
     "question": "The name of a question, such as value_agreement.",
     "read": "A function of a layer.",
     "seed": "Of random draws.",
@@ -76,6 +76,7 @@ MEANINGS = {
     "extend.text": "Where the text that was mined lies now; None: where it was.",
     "extend.validation": "Where the validation text lies now; None: where it was.",
     "top": "How many are listed.",
+    "whole": "Whether positions of a chat count all its tokens, the template's too.",
     "vectors": "Vectors `[n, hidden]`.",
 }
 

@@ -1,36 +1,71 @@
-"""A file of prompts, in place of one: JSONL with `prompt` and perhaps `for`, `against` and `other_prompt`."""
+"""Files of prompts and of one chat. A prompt's line of JSON has `prompt` or `messages`, perhaps `for`, `against`, and
+`other_prompt`.
+"""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from mnemoscope.errors import OptionError, PromptError
+from mnemoscope.foundation.options.chat_prompt import check_messages, other_turn
 
 FIELDS = ("prompt", "for", "against", "other_prompt")
-PromptRow = dict[str, str]
+PromptRow = dict[str, Any]
+"""The values of FIELDS: texts, but prompts may be messages."""
 
 
 def read_prompts(path: Path) -> list[PromptRow]:
     """The rows of a file of prompts."""
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")  # a prompt may hold other ends of lines
-    except (OSError, UnicodeDecodeError) as error:
-        raise PromptError(f"the prompts in {path} cannot be read ({error}); give a JSONL file") from None
     rows = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            row = None
-        fits = isinstance(row, dict) and isinstance(row.get("prompt"), str)
+    for number, row in _lines(_text(path, "prompts")):
+        chat = row.pop("messages", None) if isinstance(row, dict) else None
+        fits = isinstance(row, dict) and isinstance(row.get("prompt"), str) == (chat is None)
         if not fits or not all(key in FIELDS and isinstance(value, str) for key, value in row.items()):
-            raise PromptError(f'{path}:{number} is not {{"prompt": TEXT}} with {", ".join(FIELDS[1:])} perhaps')
+            wanted = f'{{"prompt": TEXT}} with {", ".join(FIELDS[1:])} perhaps, or with messages in place of the prompt'
+            raise PromptError(f"{path}:{number} is not {wanted}")
+        if chat is not None:
+            row["prompt"] = _messages(chat, f"{path}:{number}")
+            row |= {name: other_turn(row["prompt"], text) for name, text in row.items() if name == "other_prompt"}
         rows.append(row)
     if not rows:
         raise PromptError(f"{path} has no prompt; write one JSON object a line")
     return rows
+
+
+def read_messages(path: Path) -> list[dict[str, str]]:
+    """The messages of a file: a JSON list, or one JSON object a line."""
+    text = _text(path, "messages")
+    listed = [row for _, row in _lines(text)]
+    try:
+        listed = json.loads(text) if text.lstrip()[:1] == "[" else listed
+    except (ValueError, RecursionError):
+        listed = []
+    return _messages(listed, str(path))
+
+
+def _messages(listed: object, where: str) -> list[dict[str, str]]:
+    try:
+        return check_messages(listed)
+    except PromptError as error:
+        raise PromptError(f"{where}: {error}") from None
+
+
+def _text(path: Path, noun: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PromptError(f"the {noun} in {path} cannot be read ({error}); give a JSONL file") from None
+
+
+def _lines(text: str) -> Iterator[tuple[int, Any]]:
+    """The number and the value of every line that is not empty; None where it is no JSON."""
+    for number, line in enumerate(text.split("\n"), 1):  # a prompt may hold other ends of lines
+        if line.strip():
+            try:
+                yield number, json.loads(line)
+            except (ValueError, RecursionError):
+                yield number, None
 
 
 def check_second(prompts: Sequence[PromptRow], other: object, other_adapter: object) -> bool:

@@ -22,6 +22,7 @@ from mnemoscope.show.figures.colours import BLUE, GREEN, GREY, ORANGE
 if TYPE_CHECKING:
     from mnemoscope.atlas import Atlas
     from mnemoscope.foundation.memory_changes import Interventions
+    from mnemoscope.foundation.options.chat_prompt import Prompt
     from mnemoscope.models import LanguageModel
 
 Data = Mapping[str, Any]
@@ -45,7 +46,7 @@ def draw(data: Data, layout: Layout = BROAD, *, link: Callable[[str], str] | Non
     """The SVG of a `layer_sum`; `link` gives a memory's address. With a margin it has a white background."""
     title = f"Layer {data['layer']} as key-value memories after {show_token(data['tokens'][-1]['text'])}"
     wide, row, *slots = layout
-    y, parts = 62, [_text(0, 14, title, wide), *_boxes(data["tokens"], wide)]
+    y, parts = 62, [_text(0, 14, title, wide), *_boxes(data, wide)]
     end = slots[2][0] + slots[2][2]
     titles = [(x, said, False) for x, _, _, said in slots] + [(end - _NUMBER, "length", True), (end, "along y", True)]
     parts += [_text(x, y + 14, said, at_end=at_end, faint=True) for x, said, at_end in titles]
@@ -70,17 +71,21 @@ def draw(data: Data, layout: Layout = BROAD, *, link: Callable[[str], str] | Non
     )
 
 
-def _boxes(tokens: Sequence[Data], width: int) -> Iterator[str]:
-    """The last tokens of the prefix as boxes, as many as there is room for, and how many are before them."""
-    texts = [_fit(show_token(token["text"]), 20 * _LETTER) for token in tokens]
+def _boxes(data: Data, width: int) -> Iterator[str]:
+    """The last tokens of the prefix as boxes, as many as there is room for, and how many are before them. Those of a
+    chat's template have no box.
+    """
+    texts = [_fit(show_token(token["text"]), 20 * _LETTER) for token in data["tokens"]]
+    start, own = data["position"] + 1 - len(texts), data["own"]
     wides = [cell_len(text) * _LETTER + 12 for text in texts]
     first = len(texts) - 1
     while first and sum(wides[first - 1 :]) + 4 * (len(texts) - first) < width - 60:
         first -= 1
     yield _text(0, 44, f"… {first} +" if first else "", faint=True)
     x = 60.0 if first else 0.0
-    for text, wide in zip(texts[first:], wides[first:], strict=True):
-        yield _path(f"M{x:g} 28h{wide:g}v24h{-wide:g}z") + _text(x + 6, 44, text)
+    for at, (text, wide) in enumerate(zip(texts[first:], wides[first:], strict=True), start + first):
+        pale = own is not None and not 0 <= at < own
+        yield _path(f"M{x:g} 28h{wide:g}v24h{-wide:g}z") * (not pale) + _text(x + 6, 44, text, faint=pale)
         x += wide + 4
     yield _path(f"M{x - 4 - wides[-1] / 2:g} 52v10m-3 -4l3 4l3 -4")
 
@@ -188,7 +193,7 @@ def check_ending(path: str | os.PathLike[str]) -> str:
 
 def figure1(
     model: "LanguageModel",
-    prompt: str,
+    prompt: "Prompt",
     layer: int,
     *,
     position: int | None = None,

@@ -14,7 +14,7 @@ from mnemoscope.errors import AtlasDamaged, MemoryIdError, OptionError
 from mnemoscope.foundation.memory_names import HISTOGRAM_EDGES, MemoryId
 from mnemoscope.foundation.near_duplicates import count_different
 from mnemoscope.show.pages.edition import Data, Edition
-from mnemoscope.show.pages.model.trace import CHANGES, PROMPT, TOKENS, Change, TraceAddress
+from mnemoscope.show.pages.model.trace import CHANGES, PROMPT, TOKENS, Change, Chat, TraceAddress
 from mnemoscope.show.pages.page import Address, Page, PageKind, PageNotFound
 from mnemoscope.show.pages.triggers import fold_groups, group_triggers, random_groups, random_view, triggers_view
 
@@ -38,6 +38,7 @@ class MemoryAddress(Address, frozen=True):
     ] = []  # noqa: RUF012
     prompt: Annotated[str | None, Field(max_length=PROMPT, description="A traced prompt to carry along")] = None
     at: Annotated[str, Field(max_length=10, description="Where those interventions hold, to carry along")] = "all"
+    chat: Chat = False
 
 
 class TrialAddress(Address, frozen=True):
@@ -52,7 +53,8 @@ def memory_page(edition: Edition, name: MemoryName, address: MemoryAddress = PLA
     if not name.startswith("L"):
         raise PageNotFound(f"There is no page {f'/{name}'!r}.")
     wanted, pattern, changes = MemoryId.parse(name), address.pattern, address.changes
-    people, carried = edition.published(wanted), TraceAddress(prompt=address.prompt, changes=changes, at=address.at)
+    people = edition.published(wanted)
+    carried = TraceAddress(prompt=address.prompt, chat=address.chat, changes=changes, at=address.at)
     patterns = edition.patterns(edition.atlas[wanted].id)
     numbers = [one["pattern"] for one in patterns or []]
     if pattern is not None and pattern not in numbers:

@@ -57,7 +57,7 @@ def trace(site: OneSite, worker: OneWorker, wanted: Annotated[TraceAddress, Quer
     try:
         return _trace_page(site, worker, wanted)
     except MnemoscopeError as problem:
-        extra = {"asked": wanted, "limits": limits(worker.model.longest), "trace": None}
+        extra = {"asked": wanted, "limits": _limits(worker), "trace": None}
         return problem_page("trace.html", "Trace", problem, extra)
 
 
@@ -65,13 +65,13 @@ def trace(site: OneSite, worker: OneWorker, wanted: Annotated[TraceAddress, Quer
 def cause(site: OneSite, worker: OneWorker, wanted: Annotated[CauseAddress, Query()]) -> Page:
     """Which memories a prediction hangs on through all later layers: attributions, ablations, curve."""
     from mnemoscope.web.attribution_answers import attribution
+    from mnemoscope.web.model_answers import page_prompt
 
     changes = _changes(worker, wanted)
-    if not wanted.prompt:
-        raise PromptError("the prompt is empty; write at least one word")
+    prompt = page_prompt(worker, wanted.prompt, wanted.chat)
     shown = changes if wanted.view == "after" else ()
     position = wanted.position if isinstance(wanted.position, int) else None
-    asked = wanted.prompt, shown, wanted.target, wanted.against, position
+    asked = prompt, shown, wanted.target, wanted.against, position
     answer = attribution(worker, *asked, wanted.until)
     if not worker.differs:
         answer = {**answer, "memories": describe_memories(site.edition(), answer["memories"])}
@@ -86,11 +86,10 @@ def cause(site: OneSite, worker: OneWorker, wanted: Annotated[CauseAddress, Quer
     responses={200: {"description": "The script", "content": {"text/x-python": {}}}},
 )
 def script(worker: OneWorker, wanted: Annotated[TraceAddress, Query()]) -> Response:
-    from mnemoscope.web.model_answers import parse_changes, trace_script
+    from mnemoscope.web.model_answers import page_prompt, parse_changes, trace_script
 
-    if not wanted.prompt:
-        raise PromptError("the prompt is empty; write at least one word")
-    text = trace_script(worker, wanted.prompt, parse_changes(worker, wanted.placed_changes))
+    prompt = page_prompt(worker, wanted.prompt, wanted.chat)
+    text = trace_script(worker, prompt, parse_changes(worker, wanted.placed_changes))
     named = {"Content-Disposition": 'attachment; filename="trace.py"', "Cache-Control": "no-store"}
     return Response(text.encode("utf-8", "backslashreplace"), media_type="text/x-python", headers=named)
 
@@ -147,17 +146,19 @@ def _trace_page(site: Site, worker: "ModelWorker", wanted: TraceAddress) -> Page
 
     changes, edition = _changes(worker, wanted), site.edition()
     data: Data = {
-        "limits": limits(worker.model.longest),
+        "limits": _limits(worker),
         "interventions": list(changes),
         "prompt": wanted.prompt,
+        "chat": wanted.chat,
         "trace": None,
     }
     extra: Data = {"asked": wanted, "problem": ""}
     if wanted.prompt is None:
         return Page("trace.html", "Trace", data, lambda: extra)
-    comparison = model_answers.compare_changes(worker, wanted.prompt, changes) if changes else None
+    prompt = model_answers.page_prompt(worker, wanted.prompt, wanted.chat)
+    comparison = model_answers.compare_changes(worker, prompt, changes) if changes else None
     shown = changes if wanted.view == "after" else ()
-    trace = comparison[wanted.view] if comparison else model_answers.trace_prompt(worker, wanted.prompt, ())
+    trace = comparison[wanted.view] if comparison else model_answers.trace_prompt(worker, prompt, ())
     layer, position = chosen_place(wanted, trace)
     last = tuple(guess["id"] for guess in trace["positions"][-1]["prediction"])
     data |= {
@@ -165,13 +166,13 @@ def _trace_page(site: Site, worker: "ModelWorker", wanted: TraceAddress) -> Page
         "position": position,
         "view": wanted.view,
         "trace": trace,
-        "heat": model_answers.heat_map(worker, wanted.prompt, shown, wanted.stream),
-        "following": model_answers.next_texts(worker, wanted.prompt, last),
+        "heat": model_answers.heat_map(worker, prompt, shown, wanted.stream),
+        "following": model_answers.next_texts(worker, prompt, last),
         "comparison": None
         if comparison is None
         else {name: comparison[name] for name in ("interventions", "differences", "changed_places")},
         "generation": None,
-        "python": model_answers.trace_script(worker, wanted.prompt, changes),
+        "python": model_answers.trace_script(worker, prompt, changes),
         "dominant": None,
         "figure1": None,
         "pushed": None,
@@ -179,23 +180,23 @@ def _trace_page(site: Site, worker: "ModelWorker", wanted: TraceAddress) -> Page
     }
     if not worker.differs:
         peaks = [edition.peaks(of) for of in range(len(trace["layers"]))]
-        data["dominant"] = dominant_memories(worker, wanted.prompt, shown, position, edition.state, peaks)
+        data["dominant"] = dominant_memories(worker, prompt, shown, position, edition.state, peaks)
     with suppress(ModelUnsupported):  # a layer whose values do not add up
-        parts = model_answers.layer_parts(worker, wanted.prompt, shown, layer, position)
+        parts = model_answers.layer_parts(worker, prompt, shown, layer, position)
         memories = parts["memories"] if worker.differs else describe_memories(edition, parts["memories"])
         data["figure1"] = {**parts, "memories": memories}
     if wanted.generate:
-        before = model_answers.continue_prompt(worker, wanted.prompt, (), wanted.generate)
-        after = model_answers.continue_prompt(worker, wanted.prompt, changes, wanted.generate) if changes else None
+        before = model_answers.continue_prompt(worker, prompt, (), wanted.generate)
+        after = model_answers.continue_prompt(worker, prompt, changes, wanted.generate) if changes else None
         data["generation"] = {"before": before, "after": after}
-    # No link to an audit for a single token, or if the model is not the mined one.
-    can = len(trace["positions"]) > 1 and not worker.differs
+    # No link to an audit for a single token, for a chat, or if the model is not the mined one.
+    can = len(trace["positions"]) > 1 and not worker.differs and not wanted.chat
     audit = AuditAddress(text=wanted.prompt).address() if can else ""
-    other = DiffAddress(prompt=wanted.prompt).address()
+    other = DiffAddress(prompt=wanted.prompt, chat=wanted.chat).address()
     extra |= {"look": TraceView(wanted, data, worker.words), "shade": shade, "audit": audit, "unpushed": ""}
     extra |= {"other": other, "second": _names(site, worker)["second"]}
     try:
-        data |= _direct_effects(edition, worker, wanted, changes, position)
+        data |= _direct_effects(edition, worker, prompt, wanted, changes, position)
     except PromptError as problem:
         return problem_page("trace.html", "Trace", problem, data | extra)
     except (ModelUnsupported, NotFinite) as problem:
@@ -204,14 +205,19 @@ def _trace_page(site: Site, worker: "ModelWorker", wanted: TraceAddress) -> Page
 
 
 def _direct_effects(
-    edition: Edition, worker: "ModelWorker", wanted: TraceAddress, changes: tuple[str, ...], position: int
+    edition: Edition,
+    worker: "ModelWorker",
+    prompt: str,
+    wanted: TraceAddress,
+    changes: tuple[str, ...],
+    position: int,
 ) -> Data:
     """The direct effects in the model that the page shows, and F before and after the changes."""
     from mnemoscope.web.attribution_answers import attribution
 
     asked = wanted.target, wanted.against, position
     sides = {"before": (), "after": changes} if changes else {wanted.view: ()}
-    effects = {view: attribution(worker, wanted.prompt or "", made, *asked, "effects") for view, made in sides.items()}
+    effects = {view: attribution(worker, prompt, made, *asked, "effects") for view, made in sides.items()}
     pushed = effects[wanted.view]
     memories = pushed["memories"] if worker.differs else describe_memories(edition, pushed["memories"])
     difference = {view: one["difference"] for view, one in effects.items()} if changes else None
@@ -229,7 +235,7 @@ def diff(site: OneSite, worker: OneWorker, wanted: Annotated[DiffAddress, Query(
 
 def _diff_data(site: Site, worker: "ModelWorker") -> Data:
     names = _names(site, worker)
-    return {"limits": limits(worker.model.longest), "models": names, "difference": None, "generation": None}
+    return {"limits": _limits(worker), "models": names, "difference": None, "generation": None}
 
 
 def _names(site: Site, worker: "ModelWorker") -> dict[str, str | None]:
@@ -244,12 +250,14 @@ def _names(site: Site, worker: "ModelWorker") -> dict[str, str | None]:
 def _diff_page(site: Site, worker: "ModelWorker", wanted: DiffAddress) -> Page:
     """The page of one difference."""
     from mnemoscope.web.attribution_answers import run_difference
-    from mnemoscope.web.model_answers import continue_prompt
+    from mnemoscope.web.model_answers import continue_prompt, page_prompt
 
     data, extra = _diff_data(site, worker), {"asked": wanted, "problem": "", "look": None, "shade": shade}
     if wanted.prompt is None or (wanted.other is None and worker.second is None):
         return Page("diff.html", "Diff", data, lambda: extra)
-    asked = wanted.prompt, wanted.other, wanted.target, wanted.against
+    prompt = page_prompt(worker, wanted.prompt, wanted.chat)
+    other = None if wanted.other is None else page_prompt(worker, wanted.other, wanted.chat)
+    asked = prompt, other, wanted.target, wanted.against
     difference = run_difference(worker, *asked, patched=wanted.until == "patched")
     if not worker.differs:
         difference = {
@@ -259,8 +267,8 @@ def _diff_page(site: Site, worker: "ModelWorker", wanted: DiffAddress) -> Page:
     data["difference"], extra["look"] = difference, DiffView(wanted, difference, worker.model.sizes.layers)
     if wanted.generate:
         second = worker.second if wanted.other is None else None
-        before = continue_prompt(worker, wanted.prompt, (), wanted.generate)
-        after = continue_prompt(worker, wanted.other or wanted.prompt, (), wanted.generate, by=second)
+        before = continue_prompt(worker, prompt, (), wanted.generate)
+        after = continue_prompt(worker, other or prompt, (), wanted.generate, by=second)
         data["generation"] = {"first": before, "second": after}
     return Page("diff.html", "Diff", data, lambda: extra)
 
@@ -289,6 +297,13 @@ def _audit_page(site: Site, worker: "ModelWorker", wanted: AuditAddress) -> Page
     data |= {"linear_head": worker.model.linear_head, "audit": audited, "python": script}
     look = AuditView(audited["secrets"][0], audited["neighbours"])
     return Page("audit.html", "Audit", data, lambda: extra | {"look": look})
+
+
+def _limits(worker: "ModelWorker") -> dict[str, int]:
+    """Those of a prompt; and whether it may be a chat."""
+    from mnemoscope.web.model_answers import takes_chats
+
+    return limits(worker.model.longest) | {"chat": takes_chats(worker)}
 
 
 def _audit_limits(worker: "ModelWorker") -> dict[str, int]:

@@ -13,6 +13,7 @@ from mnemoscope.show.pages.edition import Data
 from mnemoscope.show.pages.model.trace import (
     PUSHING,
     Answer,
+    Chat,
     TraceAddress,
     Written,
     WrittenText,
@@ -36,6 +37,7 @@ class DiffAddress(Address, frozen=True, populate_by_name=True):
 
     path = "/diff"
     prompt: Annotated[WrittenText, Field(description="The prompt that both answer")] = None
+    chat: Chat = False
     other: Annotated[
         WrittenText,
         AfterValidator(lambda text: text or None),
@@ -55,7 +57,7 @@ class DiffView:
     def __init__(self, wanted: DiffAddress, difference: Data, layers: int) -> None:
         self.difference, self._layers = difference, layers
         self.two_models = wanted.other is None
-        self._trace = TraceAddress(prompt=wanted.prompt)
+        self._trace = TraceAddress(prompt=wanted.prompt, chat=wanted.chat)
         self.measure = "effect" if any("effect" in row for row in difference["memories"]) else "change"
         self.written = difference["continued"]
         """What both write before they part."""

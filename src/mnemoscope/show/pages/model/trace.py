@@ -68,6 +68,12 @@ Place = Annotated[
     AfterValidator(lambda place: None if place == "" else place),
 ]
 """A number, or None for an empty form field."""
+At = Annotated[
+    Annotated[int, Field(ge=-100_000, le=100_000)] | Literal[""] | None,
+    AfterValidator(lambda place: None if place == "" else place),
+]
+"""A position, which in a chat's template may be below 0."""
+Chat = Annotated[bool, Field(description="Whether prompts are what a user says in a chat, in the model's template")]
 
 
 WrittenText = Annotated[
@@ -90,6 +96,7 @@ class TraceAddress(Address, frozen=True, populate_by_name=True):
 
     path = "/trace"
     prompt: Annotated[WrittenText, Field(description="The text to trace")] = None
+    chat: Chat = False
     changes: Annotated[
         list[Change],
         # One more than the limit, so that the refusal can be explained.
@@ -111,7 +118,7 @@ class TraceAddress(Address, frozen=True, populate_by_name=True):
     ] = None
     generate: Written = 0
     layer: Place = None
-    position: Place = None
+    position: At = None
     stream: Stream = "residual"
     cell: Cell = "probability"
     view: View = "after"
@@ -127,6 +134,11 @@ class TraceAddress(Address, frozen=True, populate_by_name=True):
         others = [one for one in self.changes if memory_of(one) != memory_of(change)]
         return self.address(changes=[*others, change], view="after")
 
+    @staticmethod
+    def change_off(memory: str, position: int) -> str:
+        """A memory off from a position on; from one before 0, in a chat's template, it is off everywhere."""
+        return f"{memory}=0@{position}" if position >= 0 else f"{memory}=0"
+
     def without_memories(self, rows: Sequence[Data], last: int) -> str:
         """The page with these memories off from their positions on, of which `last` is the highest possible, and what
         the model then writes.
@@ -135,7 +147,7 @@ class TraceAddress(Address, frozen=True, populate_by_name=True):
         for one in rows:
             first[one["memory"]] = min(one["position"], first.get(one["memory"], last))
         others = [one for one in self.changes if memory_of(one) not in first]
-        new = [f"{name}=0@{position}" for name, position in first.items()]
+        new = [self.change_off(name, position) for name, position in first.items()]
         return self.address(changes=[*others, *new], view="after", generate=self.generate or PUSHING)
 
     def without(self, index: int) -> str:
@@ -145,7 +157,7 @@ class TraceAddress(Address, frozen=True, populate_by_name=True):
         return self.address(prompt=(self.prompt or "") + text, position=None)
 
     def memory(self, name: str) -> str:
-        carried = TraceAddress(prompt=self.prompt, changes=self.changes, at=self.at).query()
+        carried = TraceAddress(prompt=self.prompt, chat=self.chat, changes=self.changes, at=self.at).query()
         return f"/{name}" + (f"?{carried}" if carried else "")
 
 
@@ -170,11 +182,11 @@ def memory_of(change: str) -> str:
 
 def chosen_place(wanted: TraceAddress, trace: Data) -> tuple[int, int]:
     """Layer and position, by default the last position and the layer that decides there."""
-    layers, length = len(trace["layers"]), len(trace["positions"])
-    position = wanted.position if isinstance(wanted.position, int) else length - 1
-    if position >= length:
-        raise OptionError(f"there is no position {position}: the prompt has positions 0 to {length - 1}")
-    decided = trace["positions"][position]["output"]["decided"]
+    layers, (first, last) = len(trace["layers"]), (trace["positions"][end]["position"] for end in (0, -1))
+    position = wanted.position if isinstance(wanted.position, int) else last
+    if not first <= position <= last:
+        raise OptionError(f"there is no position {position}: the prompt has positions {first} to {last}")
+    decided = trace["positions"][position - first]["output"]["decided"]
     layer = wanted.layer if isinstance(wanted.layer, int) else decided
     if layer is not None and layer >= layers:
         raise OptionError(f"there is no layer {layer}: the model has layers 0 to {layers - 1}")
@@ -186,15 +198,17 @@ class TraceView:
 
     def __init__(self, wanted: TraceAddress, data: Data, words: Vocabulary) -> None:
         self.wanted, self.trace, self.layer, self.position = wanted, data["trace"], data["layer"], data["position"]
-        self.here = self.trace["positions"][self.position]
-        self.place = self.trace["layers"][self.layer]["positions"][self.position]
-        self.written = self.trace["logits"][self.position]
+        self.first, self.last = (self.trace["positions"][end]["position"] for end in (0, -1))
+        self.index = self.position - self.first
+        self.here = self.trace["positions"][self.index]
+        self.place = self.trace["layers"][self.layer]["positions"][self.index]
+        self.written = self.trace["logits"][self.index]
         self.figure1 = data["figure1"]
         self.dominant = data["dominant"] or [None] * len(self.trace["layers"])
         # The heat map shows some positions at one time.
         length = len(self.trace["positions"])
         self.windows = [range(first, min(first + WIDE, length)) for first in range(0, length, WIDE)]
-        self.window = self.windows[self.position // WIDE]
+        self.window = self.windows[self.index // WIDE]
         self._words = words
 
     def visible_text(self, one: Data) -> str:
@@ -204,11 +218,16 @@ class TraceView:
         layer = self.layer if layer is None else layer
         return f"{self.wanted.address(layer=layer, position=self.position if position is None else position)}#{part}"
 
+    def pale(self, position: int) -> str:
+        """The class of a chat's template's tokens, with the space before it."""
+        own = self.trace["own"]
+        return "" if own is None or 0 <= position < own else " template"
+
     def dominants(self, layer: int) -> list[Data]:
         """The dominant memories of a layer: by their own extremes where an atlas has these."""
         memories: list[Data] | None = self.dominant[layer]
         if memories is None:
-            memories = self.trace["layers"][layer]["positions"][self.position]["memories"]
+            memories = self.trace["layers"][layer]["positions"][self.index]["memories"]
         return memories
 
     def share(self, one: Data) -> float:
@@ -223,7 +242,7 @@ class TraceView:
 
     def quiet_layers(self) -> list[int]:
         """The layers without an event, but for the one that is shown."""
-        places = enumerate(layer["positions"][self.position] for layer in self.trace["layers"])
+        places = enumerate(layer["positions"][self.index] for layer in self.trace["layers"])
         return [at for at, place in places if place["event"] in QUIET and at != self.layer and not self.marks(at)]
 
     def figures(self) -> dict[str, str]:
@@ -232,9 +251,9 @@ class TraceView:
         return {size: draw(self.figure1, of, link=self.wanted.memory) for size, of in sizes.items()}
 
     def heat_map(self, heat: Data) -> list[list[Data]]:
-        def cell(layer: int, position: int, state: Data) -> Data:
-            final = self.visible_text(self.trace["positions"][position]["prediction"][0])
-            probability, rank = heat["probability"][layer][position], heat["rank"][layer][position]
+        def cell(layer: int, index: int, state: Data) -> Data:
+            final, position = self.visible_text(self.trace["positions"][index]["prediction"][0]), index + self.first
+            probability, rank = heat["probability"][layer][index], heat["rank"][layer][index]
             top = self.visible_text(state[heat["stream"]][0])
             # In at most three and four characters.
             share = "0" if probability < 0.0005 else "<1" if probability < 0.01 else f"{100 * probability:.0f}"
@@ -252,7 +271,7 @@ class TraceView:
             }
 
         return [
-            [cell(layer, position, places["positions"][position]) for position in self.window]
+            [cell(layer, index, places["positions"][index]) for index in self.window]
             for layer, places in enumerate(self.trace["layers"])
         ]
 
@@ -260,7 +279,7 @@ class TraceView:
         return RANKS if self.wanted.cell == "rank" else [str(step * step) for step in range(SHADES)]
 
     def shifts(self, comparison: Data) -> list[Data]:
-        shifts = comparison["differences"][self.position]["shifts"]
+        shifts = comparison["differences"][self.index]["shifts"]
         return sorted(shifts, key=lambda one: -max(one["before"], one["after"]))
 
     def marks(self, layer: int) -> list[str]:

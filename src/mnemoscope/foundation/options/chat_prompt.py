@@ -1,0 +1,78 @@
+"""A prompt that is a chat: messages in the words of their model's template.
+
+A `ChatPrompt` is the rendered text and stands wherever a text does. Its positions count the tokens of the last
+message's content, which is what somebody wrote: the template's tokens before them are below 0, those behind them go on.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mnemoscope.errors import PromptError
+
+Messages = Sequence[Mapping[str, str]]
+Prompt = str | Messages
+"""Plain text, or the messages of a chat: `[{"role": "user", "content": "Hi"}]`."""
+
+
+class ChatPrompt(str):
+    """The text of `messages`, of whose tokens `own` from number `start` on are counted by positions. It is equal to no
+    plain text, whose special strings are no special tokens.
+    """
+
+    messages: list[dict[str, str]]
+    start: int
+    own: int
+
+    def __new__(cls, text: str, messages: list[dict[str, str]], start: int, own: int) -> "ChatPrompt":
+        prompt = super().__new__(cls, text)
+        prompt.messages, prompt.start, prompt.own = messages, start, own
+        return prompt
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ChatPrompt) and (str(self), self.start) == (str(other), other.start)
+
+    def __ne__(self, other: object) -> bool:  # that of str would answer
+        return not self == other
+
+    __hash__ = str.__hash__
+
+    def __str__(self) -> str:
+        return "".join(self)
+
+    def __repr__(self) -> str:
+        return repr(self.messages)
+
+
+def first_position(prompt: str) -> int:
+    """The position of a prompt's first token: below 0 where a template stands before what is counted."""
+    return -prompt.start if isinstance(prompt, ChatPrompt) else 0
+
+
+def own_tokens(prompt: str) -> int | None:
+    """How many tokens of a chat are not its template's; None of plain text."""
+    return prompt.own if isinstance(prompt, ChatPrompt) else None
+
+
+def as_written(prompt: Prompt | None) -> Any:
+    """The prompt as it was given, for `made_by`."""
+    return prompt.messages if isinstance(prompt, ChatPrompt) else prompt
+
+
+def check_messages(messages: object) -> list[dict[str, str]]:
+    """The messages; raises PromptError for anything else."""
+    if not isinstance(messages, list | tuple) or not messages:
+        raise PromptError(f"{messages!r:.60} is neither a text nor a list of messages, at least one; give one of them")
+    for number, one in enumerate(messages, 1):
+        for name in ("role", "content"):
+            value = one.get(name) if isinstance(one, Mapping) else None
+            if not isinstance(value, str):
+                lacks = f"has no {name}" if value is None else f"has a {name} that is no text ({value!r:.40})"
+                raise PromptError(f'message {number} of the chat {lacks}; write {{"role": "user", "content": "words"}}')
+    return [dict(one) for one in messages]
+
+
+def other_turn(prompt: Prompt, text: str | None) -> Prompt | None:
+    """A second prompt: to a chat it is another last message."""
+    if isinstance(prompt, str) or text is None:
+        return text
+    return [*prompt[:-1], {**prompt[-1], "content": text}]
