@@ -10,7 +10,7 @@ import pytest
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.atlas.derived_manifest import record_hashes
 from mnemoscope.atlas.manifest import seal
-from mnemoscope.atlas.schema import Provenance
+from mnemoscope.atlas.schema import SCHEMA_VERSION, Provenance
 from mnemoscope.atlas.store import write_table
 from mnemoscope.errors import AtlasDamaged, AtlasNotFound, AtlasTooNew, AtlasUnfinished
 from mnemoscope.foundation.files import file_hash, write_json
@@ -192,4 +192,4 @@ def test_a_table_that_is_none_is_told_by_name(tmp_path: Path) -> None:
     shutil.copy(tmp_path / "vocabulary.parquet", tmp_path / "lenses.parquet")
     listed["files"]["lenses.parquet"] = listed["files"]["vocabulary.parquet"]
     seal_as_is(tmp_path, listed)
-    assert verify(tmp_path)[0] == "lenses.parquet: not a table of schema 4"
+    assert verify(tmp_path)[0] == f"lenses.parquet: not a table of schema {SCHEMA_VERSION}"

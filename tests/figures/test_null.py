@@ -59,6 +59,13 @@ def activity(rng: Rng, share: np.ndarray) -> Tables:
     return predictions(rng, {"active": np.round(64 * np.clip(share + moved, 0, 1))})
 
 
+def numbers_active(rng: Rng, count: float, dominated: float) -> dict[str, str]:
+    """So many memories fire at each prefix, alike in a document, and one holds most as often as said."""
+    moved = np.repeat(rng.normal(0, 20, DOCUMENTS), EACH)[:, None] + rng.normal(0, 30, (DOCUMENTS * EACH, LAYERS))
+    tables = predictions(rng, {"active": count + moved, "top_share": hits(rng, dominated).astype(float)})
+    return verdicts(asked("key_patterns", patterns(rng)), asked("layer_activity", tables))
+
+
 def dip(rng: Rng, share: np.ndarray, shallow: np.ndarray) -> dict[str, str]:
     of_keys = kinds(rng, with_pattern=1, covered=0.7, shallow=shallow)
     return verdicts(asked("key_patterns", of_keys), asked("layer_activity", activity(rng, share)))
@@ -87,7 +94,8 @@ def match(rng: Rng, share: np.ndarray, documents: int = DOCUMENTS) -> Tables:
 def confidence(rng: Rng, mean: np.ndarray) -> Tables:
     count = DOCUMENTS * EACH
     moved = np.repeat(rng.normal(0, 0.05, DOCUMENTS), EACH)[:, None] + rng.normal(0, 0.1, (count, LAYERS))
-    return predictions(rng, {"residual_final_probability": mean + moved})
+    decided = np.ones((count, LAYERS))
+    return predictions(rng, {"residual_final_probability": mean + moved, "residual_top": decided})
 
 
 def events(rng: Rng, unchanged: float, composed: float) -> Tables:
@@ -110,11 +118,11 @@ NULLS: dict[str, tuple[Draw, tuple[str, ...]]] = {
     ),
     "tokens that are alike, memories dealt to layers": (
         lambda rng: of("key_removals", changes(rng, 0 * ONES)),
-        ("last_hurts_most", "last_median_upper_minus_lower"),
+        ("last_margin", "last_median_upper_minus_lower"),
     ),
-    "the last token matters in five layers of eight": (
-        lambda rng: of("key_removals", changes(rng, -where(0, 2, 4, 5, 7))),
-        ("last_hurts_most",),
+    "a hundred memories active, and one that dominates half of the time": (
+        lambda rng: numbers_active(rng, 100, 0.5),
+        ("active_count", "dominated"),
     ),
     "agreement by chance": (  # about one hit in two layers
         lambda rng: of("value_agreement", values(rng, agreement=0 * ONES, memories=200)),
@@ -153,14 +161,14 @@ NULLS: dict[str, tuple[Draw, tuple[str, ...]]] = {
     ),
     "confidence that never grows": (
         lambda rng: of("refinement_confidence", confidence(rng, 0.3 * ONES)),
-        ("refinement_confidence",),
+        ("refinement_confidence", "rise_where_decided"),
     ),
     "confidence that grows in five steps of seven": (
         lambda rng: of("refinement_confidence", confidence(rng, 0.2 + 0.1 * np.array([0, 1, 2, 2, 3, 3, 4, 5]))),
         ("refinement_confidence",),
     ),
-    "three quarters stand, two thirds of the changes are compositions": (
-        lambda rng: of("refinement_events", events(rng, 0.75, 2 / 3)),
+    "half of them stand, two thirds of the changes are compositions": (
+        lambda rng: of("refinement_events", events(rng, 0.5, 2 / 3)),
         ("unchanged", "composition_of_changed"),
     ),
     "attention and memories alike, for this prefix and for others": (
@@ -171,12 +179,16 @@ NULLS: dict[str, tuple[Draw, tuple[str, ...]]] = {
 
 EFFECTS: dict[str, tuple[Draw, tuple[str, ...]]] = {
     "shallow below, semantic above": (
-        lambda rng: of("key_patterns", kinds(rng, with_pattern=0.995, covered=0.8, shallow=0.8 - 0.6 * where(5, 6, 7))),
+        lambda rng: of("key_patterns", kinds(rng, with_pattern=1, covered=0.8, shallow=0.8 - 0.6 * where(5, 6, 7))),
         ("keys_with_pattern", "covered", "shallow_leads_lower", "semantic_leads_upper"),
     ),
     "the last token matters, less above": (
         lambda rng: of("key_removals", changes(rng, -1.2 + 0.5 * where(5, 6, 7))),
-        ("last_hurts_most", "last_median_upper_minus_lower"),
+        ("last_margin", "last_median_upper_minus_lower"),
+    ),
+    "hundreds of memories active, and one that seldom dominates": (
+        lambda rng: numbers_active(rng, 200, 0.2),
+        ("active_count", "dominated"),
     ),
     "agreement above": (
         lambda rng: of("value_agreement", values(rng, agreement=0.3 * where(5, 6, 7), memories=200)),
@@ -200,7 +212,7 @@ EFFECTS: dict[str, tuple[Draw, tuple[str, ...]]] = {
     ),
     "confidence that grows": (
         lambda rng: of("refinement_confidence", confidence(rng, np.linspace(0.1, 0.9, LAYERS))),
-        ("refinement_confidence",),
+        ("refinement_confidence", "rise_where_decided"),
     ),
     "predictions that stand, and compositions": (
         lambda rng: of("refinement_events", events(rng, 0.85, 0.85)),

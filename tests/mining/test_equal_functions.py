@@ -19,7 +19,7 @@ from models.layouts import GATED, MEMORIES, UNGATED, Layout, models_of, text_to_
 
 WINDOW = 24
 TEXT = text_to_learn(240)
-BARE_VALUE = ("max_probability", "entropy", "trigger_log_probability")
+BARE_VALUE = ("max_probability", "entropy", "trigger_log_probability", "literal_max_probability")
 MINED = {"split": "line", "triggers": 10, "removals": 24, "prefixes": 80}
 
 
