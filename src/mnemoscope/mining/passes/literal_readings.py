@@ -25,35 +25,42 @@ class LiteralReader:
         self._model, self._head, vocabulary = model, model.scorer(), model.sizes.vocabulary
         self._votes = {layer: torch.bincount(own.long(), minlength=vocabulary) for layer, own in tops.items()}
         self._rows = rows_within(BUDGET.stream_scores, vocabulary)
-        self._room = room_for_scores(self._rows, vocabulary, device=model.device)
 
     def tops(self, streams: Tensor) -> Tensor:
         """The token `[row]` with the largest product with streams `[row, hidden]`."""
-        return torch.cat([top(self._scores(rows), 1)[0][:, 0] for rows in torch.split(streams, self._rows)])
+        return self._tops(streams, self._room())
 
     def read(self, streams: Mapping[int, Streams], finals: Tensor, bare_finals: Tensor) -> dict[int, Readings]:
         """The literal columns of every layer; `finals` and `bare_finals [row]` are the two final tokens."""
-        return {layer: self._read_layer(layer, own, finals, bare_finals) for layer, own in streams.items()}
+        room = self._room()
+        return {layer: self._read_layer(layer, own, finals, bare_finals, room) for layer, own in streams.items()}
 
-    def _scores(self, streams: Tensor) -> Tensor:
-        return self._head.scores(self._model.bare(streams), out=self._room[: len(streams)])
+    def _room(self) -> Tensor:
+        """A buffer that the products of one call share; another thread's call has its own."""
+        return room_for_scores(self._rows, self._model.sizes.vocabulary, device=self._model.device)
 
-    def _read_layer(self, layer: int, streams: Streams, finals: Tensor, bare_finals: Tensor) -> Readings:
+    def _scores(self, streams: Tensor, room: Tensor) -> Tensor:
+        return self._head.scores(self._model.bare(streams), out=room[: len(streams)])
+
+    def _tops(self, streams: Tensor, room: Tensor) -> Tensor:
+        return torch.cat([top(self._scores(rows, room), 1)[0][:, 0] for rows in torch.split(streams, self._rows)])
+
+    def _read_layer(self, layer: int, streams: Streams, finals: Tensor, bare_finals: Tensor, room: Tensor) -> Readings:
         tops, probabilities = [], []
-        both = torch.stack([finals, bare_finals], 1).to(self._room.device)
+        both = torch.stack([finals, bare_finals], 1).to(room.device)
         for rows, wanted in zip(torch.split(streams.residual, self._rows), torch.split(both, self._rows), strict=True):
-            scores = self._scores(rows)
+            scores = self._scores(rows, room)
             tokens, best = top(scores, 1)
             tops.append(tokens[:, 0])
             most = max_probability(scores, best[:, 0], torch.ones_like(best[:, 0]))
             probabilities.append((scores.gather(1, wanted) - best).exp() * most[:, None])
         of_finals = torch.cat(probabilities)
-        ffn_top = self.tops(streams.ffn_output)
+        ffn_top = self._tops(streams.ffn_output, room)
         return {
             "literal_residual_top": torch.cat(tops),
             "literal_residual_final_probability": of_finals[:, 0],
             "literal_residual_bare_probability": of_finals[:, 1],
             "literal_ffn_top": ffn_top,
-            "literal_output_top": self.tops(streams.output),
+            "literal_output_top": self._tops(streams.output, room),
             "literal_votes": self._votes[layer].to(ffn_top.device)[ffn_top],
         }
