@@ -39,7 +39,8 @@ def value_columns(draw: np.random.Generator, memories: int, vocabulary: int) -> 
     scores = -np.sort(-draw.random((memories, 20), dtype=np.float32))
     largest = draw.random(memories, dtype=np.float32) / 20
     none, ones = [None] * memories, np.ones(memories, np.float32)
-    unknown = ("up_norm", "target", "target_rank", "trigger_log_probability", *AT_WORK, *FEATURE_COLUMNS)
+    formula = [f"literal_{name}" for name in ("top", "max_probability", "target", "target_rank")]
+    unknown = ("up_norm", "target", "target_rank", "trigger_log_probability", *AT_WORK, *FEATURE_COLUMNS, *formula)
     return {
         **{"memory": range(memories), "max_probability": largest},
         **{"top_tokens": tokens[:, :20].astype(np.int32), "top_scores": scores},
