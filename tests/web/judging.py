@@ -35,7 +35,6 @@ def annotated_atlas(directory: Path) -> Path:
         "memory": range(MEMORIES),
         **{name: [1.0] * MEMORIES for name in ("key_norm", "value_norm", "max_probability", "entropy")},
         **{name: [None] * MEMORIES for name in ("up_norm", "target", "target_rank", "trigger_log_probability")},
-        **{f"literal_{name}": [None] * MEMORIES for name in ("top", "max_probability", "target", "target_rank")},
         **dict.fromkeys((*AT_WORK, *FEATURE_COLUMNS, *LITERAL), [None] * MEMORIES),
         **dict.fromkeys(("top_tokens", "bottom_tokens"), best),
         **{name: [[0.0] * 20] * MEMORIES for name in ("top_scores", "bottom_scores")},
