@@ -57,7 +57,7 @@ PICTURES = {
     },
 }
 """Every picture of the pages, and the command that makes it."""
-FIGURE1 = ("builtin:pydocs", "Return a list of", 2)
+FIGURE1 = ("builtin:pydocs", "Return a list of", 0)
 """Model, prompt and layer of docs/paper.md's first picture."""
 SEEN = (
     *(f"show/pages/templates/{name}.html" for name in ("memory", "parts", "page")),
