@@ -86,7 +86,7 @@ def test_axe_has_nothing_to_object_to(visit: Visits, address: str, width: int, d
 def test_a_phone_does_not_scroll_sideways(visit: Visits, address: str) -> None:
     seen = opened(visit, address, width=PHONE)
     assert (seen.page.evaluate("innerWidth"), seen.wider_than_the_window()) == (PHONE, 0)
-    ours = seen.page.locator("#paper td[data-name=here]").first.bounding_box()
+    ours = seen.page.locator("#paper td[data-name='by ours']").first.bounding_box()
     assert ours["x"] + ours["width"] <= PHONE, "our number stands beside the paper's"
     chart = seen.page.locator("[data-chart=key_patterns] svg").bounding_box()
     assert 250 < chart["width"] <= PHONE
