@@ -32,7 +32,7 @@ def main() -> None:
     projector = Projector(head, VOCABULARY, device=torch.device("cpu"))
     rows = projector.rows
     following = draw.integers(VOCABULARY, size=(rows, TRIGGERS))
-    wanted = Targets(following[:, 0], np.repeat(np.arange(rows), TRIGGERS), following.ravel())
+    wanted = Targets(following[:, 0], following[:, 0], np.repeat(np.arange(rows), TRIGGERS), following.ravel())
     shares = []
     for block in torch.split(torch.randn(MEMORIES + rows, WIDTH, generator=chance), rows):
         works = (

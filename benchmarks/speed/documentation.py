@@ -81,7 +81,8 @@ def value_rate(model: LanguageModel, *, layers: int = 2) -> dict[str, float]:
     """
     chosen = range(min(layers, model.sizes.layers))
     projector, values = Projector.of(model), ValuePass(model)
-    targets = [Targets(*(np.zeros(n, np.int64) for n in (model.sizes.memories[layer], 0, 0))) for layer in chosen]
+    sizes = [model.sizes.memories[layer] for layer in chosen]
+    targets = [Targets(*(np.zeros(n, np.int64) for n in (size, size, 0, 0))) for size in sizes]
     folded = [model.folded_values(layer) for layer in chosen]
 
     def project() -> None:

@@ -68,7 +68,8 @@ def test_brute_force_is_what_is_mined(name: str, text: Path, tmp_path: Path) -> 
 
 def test_small_blocks_of_scores_say_the_same(tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = load_model(checkpoint(tmp_path / "model", KINDS["tied"])[0])
-    wanted = values.Targets(*(np.zeros(n, np.int64) for n in (model.sizes.memories[0], 0, 0)))
+    count = model.sizes.memories[0]
+    wanted = values.Targets(*(np.zeros(n, np.int64) for n in (count, count, 0, 0)))
     whole = values.ValuePass(model).columns(0, wanted)
     monkeypatch.setattr(projector, "BUDGET", Budget(scores=1))
     small = projector.Projector.of(model)

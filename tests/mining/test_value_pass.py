@@ -30,7 +30,7 @@ def wanted(memories: int) -> values.Targets:
     draw = np.random.default_rng(5)
     target = np.where(np.arange(memories) % 3 == 0, draw.integers(1024, size=memories), -1)
     owner = np.repeat(np.arange(memories), draw.integers(5, size=memories))
-    return values.Targets(target, owner, draw.integers(1024, size=len(owner)))
+    return values.Targets(target, target, owner, draw.integers(1024, size=len(owner)))
 
 
 @pytest.mark.usefixtures("three_threads")
@@ -74,7 +74,8 @@ def test_a_norm_that_overflows_is_refused(weight: str) -> None:
     with torch.no_grad():
         getattr(network.model.layers[1].mlp, weight).weight[3] = 1e37
     model = load_model(network, tokenizer=byte_tokenizer())
-    none = values.Targets(np.full(model.sizes.memories[0], -1), np.empty(0, np.int64), np.empty(0, np.int64))
+    unknown, none_follow = np.full(model.sizes.memories[0], -1), np.empty(0, np.int64)
+    none = values.Targets(unknown, unknown, none_follow, none_follow)
     found = values.ValuePass(model).columns(0, none)
     assert np.isfinite(found["value_norm"]).all()
     named = "L1.M0" if weight == "down_proj" else "L1.M3"  # a row of the down-projection has an entry of every value

@@ -64,7 +64,7 @@ def test_all_questions_are_listed_and_lead_to_one_another(reader: TestClient) ->
 
 def test_a_layer_says_what_the_questions_find_there(reader: TestClient) -> None:
     answer = reader.get("/questions/value_agreement.json").json()["answer"]
-    own = next(row for row in answer if row["layer"] == 1 and row["name"] == "agreement")
+    own = next(row for row in answer if row["layer"] == 1 and row["name"] == "literal_agreement")
     numbers = reader.get("/layers/1.json").json()["numbers"]
     found = next(one for one in numbers if one["question"] == "value_agreement")["numbers"][0]
     assert {name: found[name] for name in own if name in found} == {name: own[name] for name in found if name in own}

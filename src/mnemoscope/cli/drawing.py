@@ -265,7 +265,7 @@ def _draw_value(console: Console, value: dict[str, Any], *, vocabulary: int) -> 
     largest, chance = value["max_probability"], times_chance(value["max_probability"], vocabulary)
     numbers = _numbers("values", value, but=_VALUE_SAID)
     console.print(
-        f"  bare, as in the paper: largest probability {plain_percent(largest)} ({chance} x chance), {numbers}"
+        f"  bare, with coefficient 1: largest probability {plain_percent(largest)} ({chance} x chance), {numbers}"
     )
     for feature in features_of(value):
         where = "where it fires" if feature.sign == 1 else "where it is negative"
