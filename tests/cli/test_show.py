@@ -41,8 +41,9 @@ def test_show_draws_both_signs_value_activity_and_neighbours(atlas: str, capsys:
         "0 -0.500 The capital of«·Italy» ·is",
         "at work, as strongly as its triggers fire: largest probability 25.0 % (6.0 x chance), 3.00 nats above the mean"
         " token",
-        "bare, with coefficient 1: largest probability 50.0 % (12 x chance), norm of the key 1.00, norm 2.00, entropy 1.00"
-        " nats, largest, by the paper's formula 50.0 %, target's rank, by the paper's formula 0",
+        "bare, with coefficient 1: largest probability 50.0 % (12 x chance), norm of the key 1.00, norm 2.00, entropy"
+        " 1.00 nats",
+        "by the paper's formula: largest probability 50.0 %, its first trigger's next token has rank 0",
         "where it fires: promotes ·Paris (5.0 standard deviations from the mean, clear above 4.0)",
         "where it is negative: no clear token (2.0 standard deviations from the mean, clear above 4.0)",
         "best trigger's next token ·Paris has rank 0; mean log probability of the next tokens -1.50",

@@ -41,6 +41,7 @@ _READ = 8
 _VALUE_SAID = (
     *("max_probability", "top_z", "bottom_z", "clear_z", "target_rank", "trigger_log_probability"),
     *("working_probability", "working_logit", "working_probability_negative", "working_logit_negative"),
+    *("literal_max_probability", "literal_target_rank"),
 )
 """The numbers of a value that sentences say."""
 _ROOMY, _BESIDE_TRIGGERS = 80, 16
@@ -267,6 +268,10 @@ def _draw_value(console: Console, value: dict[str, Any], *, vocabulary: int) -> 
     console.print(
         f"  bare, with coefficient 1: largest probability {plain_percent(largest)} ({chance} x chance), {numbers}"
     )
+    if (literal := value["literal_max_probability"]) is not None:
+        rank = value["literal_target_rank"]
+        target = "" if rank is None else f", its first trigger's next token has rank {rank}"
+        console.print(f"  by the paper's formula: largest probability {plain_percent(literal)}{target}")
     for feature in features_of(value):
         where = "where it fires" if feature.sign == 1 else "where it is negative"
         token = show_token(value[f"{feature.end}_texts"][0])
