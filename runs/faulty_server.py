@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import faulty_disk
-from mnemoscope.web import judgements
+from mnemoscope.web import site
 from web.judging import GOOD, JSON, Reader, annotated_atlas, served
 
 PEOPLE = ("Ada", "Ben")
@@ -55,7 +55,7 @@ def _form(reader: Reader, path: str) -> None:
 
 def session(root: Path) -> int:
     """Begins a campaign, invites people and has them judge; what is there already is sent again."""
-    judgements.RETRY_AFTER_SECONDS = 0.0
+    site.RETRY_AFTER_SECONDS = 0.0
     app = served(root / "atlas")
     try:
         boss = Reader(app)

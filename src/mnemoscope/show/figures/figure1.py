@@ -201,8 +201,8 @@ def figure1(
     atlas: "Atlas | None" = None,
     interventions: "Interventions" = None,
 ) -> Figure1:
-    """The paper's Figure 1 for a layer after a position of the prompt: the memories with the largest |m| norm(v), the
-    others as one bar, the sum, and what it promotes. An atlas of the model labels the keys.
+    """The paper's Figure 1 for a layer after a position of the prompt: the memories with the largest
+    ``abs(m) norm(v)``, the others as one bar, the sum, and what it promotes. An atlas of the model labels the keys.
 
     Raises OptionError for a layer that the model lacks, ModelUnsupported for one with norms behind its branches, and
     what `trace` raises.

@@ -142,7 +142,9 @@ def describe_upper_layers(answer: Answer) -> str:
 def _tables(answer: Answer, figure: Figure) -> tuple[Table, ...]:
     names = answer.names()
     by_layer = [name for name in names if answer.rows(name)]
-    totals = [name for name in names if name not in by_layer and not answer.question.number(name).table]
+    totals = [
+        name for name in names if name not in by_layer and not answer.question.number(name.removeprefix(LITERAL)).table
+    ]
     captions = dict.fromkeys(["", *(number.table for number in answer.question.numbers)])
     groups = {one: [name for name in by_layer if answer.question.number(name).table == one] for one in captions}
     layers = [_by_layer(answer, group, caption or "by layer") for caption, group in groups.items() if group]

@@ -4,7 +4,7 @@ import altair as alt
 
 from mnemoscope.foundation.formatting import DASH, format_value, number
 from mnemoscope.questions.paper.value_confidence import DECILES, WORKING_DECILES
-from mnemoscope.questions.question import Answer, Row
+from mnemoscope.questions.question import LITERAL, Answer, Row
 from mnemoscope.show.figures.chart import (
     PERCENT,
     Cell,
@@ -29,9 +29,9 @@ STATED = (Stated("right of dotted line: 97 of its top 100", at=10 / 16),)
 
 
 def figure(answer: Answer) -> Figure:
-    deciles, at_work = (
-        [row for decile in tenths if (row := answer.total(decile.name)) is not None]
-        for tenths in (DECILES, WORKING_DECILES)
+    literal, deciles, at_work = (
+        [row for decile in tenths if (row := answer.total(prefix + decile.name)) is not None]
+        for prefix, tenths in ((LITERAL, DECILES), ("", DECILES), ("", WORKING_DECILES))
     )
     name = "value_confidence"
     title, y = "largest probability of a layer's values, at work and bare (the paper's)", "probability (log scale)"
@@ -59,7 +59,7 @@ def figure(answer: Answer) -> Figure:
         reading,
         "If agreement rises to the right, the probability that a value gives says how far to trust it.",
         "Bare probabilities grow with the values' norms, which differ by model; compare models by values at work.",
-        tuple(_table(rows) for rows in (deciles, at_work) if rows),
+        tuple(_table(answer.question.number(rows[0].name).table, rows) for rows in (literal, deciles, at_work) if rows),
     )
 
 
@@ -67,13 +67,12 @@ def _probabilities(row: Row) -> str:
     return " to ".join(number(end) for end in (row.own.get("lowest"), row.own.get("highest")) if end is not None)
 
 
-def _table(deciles: list[Row]) -> Table:
+def _table(caption: str, deciles: list[Row]) -> Table:
     header = ("tenth", "largest probability", "agreement", "norm of the value, mean", "memories")
     rows = []
     for tenth, row in enumerate(deciles, 1):
         norm = Cell(format_value(row.own.get("value_norm"), "number"))
         rows.append((Cell(str(tenth)), Cell(_probabilities(row)), cell(row), norm, Cell(f"{row.count:,}")))
-    caption = next(one.table for one in DECILES + WORKING_DECILES if one.name == deciles[0].name)
     return Table(caption, header, tuple(rows))
 
 
