@@ -26,8 +26,8 @@ from mnemoscope.web.static_export import write_pages
 from models.checkpoints import KINDS, args_of, weights_of
 from models.checkpoints import write as write_checkpoint
 from models.conftest import build
-from models.test_gguf import gguf, network
-from models.test_gguf import write as write_gguf
+from models.gguf_files import gguf, network
+from models.gguf_files import write as write_gguf
 from models.test_probed import adapted, network_of
 from web.served import client
 
@@ -55,7 +55,7 @@ def a_folder(room: Path) -> Opened:
 
 def a_gguf(room: Path) -> Opened:
     (room / "files").mkdir()
-    return Opened(write_gguf(room / "files" / "small.gguf", network(), "f32"), "small")
+    return Opened(write_gguf(room / "files" / "small.gguf", "llama", network("llama")), "small")
 
 
 def a_checkpoint(room: Path) -> Opened:
@@ -241,7 +241,7 @@ def test_a_gguf_is_called_as_its_file(tmp_path: Path, monkeypatch: pytest.Monkey
         self.add_name("Tiny Llama 0.1 Ep2")
 
     monkeypatch.setattr(gguf.GGUFWriter, "__init__", named)
-    assert load_model(write_gguf(tmp_path / "small.Q4.gguf", network(), "f32")).spec == "small.Q4"
+    assert load_model(write_gguf(tmp_path / "small.Q4.gguf", "llama", network("llama"))).spec == "small.Q4"
 
 
 NAMES = """
