@@ -115,7 +115,8 @@ def read_nothing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(key_removals, "TRIGGER_KINDS", {})  # no quantiles, of which no claim speaks
     patch.setattr(layer_activity, "coverage", SimpleNamespace(layer_shares=lambda *asked: UNKNOWN))
     for module in (value_agreement, value_confidence, value_rank):
-        patch.setattr(module, "values", lambda tables, literal=False: tables.table("values"))
+        patch.setattr(module, "values", lambda tables: tables.table("values"))
+        patch.setattr(module, "literal_values", lambda rows: rows)
     follows = pl.DataFrame(schema={"memory": pl.Int32, "next_token": pl.Int32})
     for module in (value_agreement, value_confidence):
         patch.setattr(module, "next_tokens", lambda tables, layer, best=None: follows)

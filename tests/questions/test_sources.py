@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 
 from mnemoscope.errors import AtlasDamaged, AtlasNotFound, AtlasUnfinished, OptionError
@@ -16,6 +17,7 @@ from mnemoscope.questions.sources import (
     Predictions,
     ResampledValue,
     contrast,
+    literal_values,
     may_be_least,
     model_layers,
     next_tokens,
@@ -139,7 +141,14 @@ def test_a_value_agrees_where_it_says_its_target(tmp_path: Path) -> None:
     ]
     second = {"layer": 1, "memory": 1, "top": 6, "max_probability": 0.25, "value_norm": 2.0}
     second |= {"working_probability": 0.125, "target": None, "target_rank": None, "log_probability": None}
+    formula = {"top": 6, "max_probability": 0.25, "target": None, "target_rank": None}  # as built, the same as ours
+    second |= {f"literal_{name}": value for name, value in formula.items()}
     assert found.row(1, named=True) == second | {"agrees": None}
+    swapped = found.with_columns(literal_top=pl.lit(7), literal_target_rank=pl.lit(9))
+    read = literal_values(swapped)
+    assert read["agrees"].to_list() == [False, None, False, False]
+    assert read["target_rank"].to_list() == [9] * 4
+    assert literal_values(found.with_columns(literal_top=pl.lit(None, pl.Int32))).is_empty()
 
 
 # Three prefixes of two documents, in layers 2 and 5; the second document has one prefix.

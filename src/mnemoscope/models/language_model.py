@@ -309,10 +309,6 @@ class LanguageModel(metaclass=_Reloaded):
         """The values of a layer's `memories [n]` (None: all), `[n, hidden']`, float32, with all norms folded in."""
         return self.fold(self.values_in_stream(layer, memories))
 
-    def bare_values(self, layer: int) -> Tensor:
-        """The values of a layer as the paper reads them, `[memory, hidden']`, float32: no norm folded in."""
-        return self.bare(self.values(layer))
-
     def bare(self, vectors: Tensor) -> Tensor:
         """Vectors `[..., hidden]` -> `[..., hidden']`, float32, whose scores are the `raw` projection."""
         return self._project(vectors.float().to(self.device))

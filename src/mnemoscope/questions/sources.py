@@ -100,19 +100,30 @@ def projection(atlas: Atlas, *names: str) -> dict[str, str]:
     return {name: atlas.manifest.projections[name] for name in names}
 
 
-def values(atlas: Atlas, *, literal: bool = False) -> pl.DataFrame:
+_BY_FORMULA = ("top", "target", "target_rank", "max_probability")
+
+
+def values(atlas: Atlas) -> pl.DataFrame:
     """One row per memory of the mined layers. Columns: layer, memory, top (token), target, target_rank (null without
     target), agrees (top is the target), max_probability, working_probability (null where unknown), value_norm,
-    log_probability (mean over the next tokens of its triggers). `literal`: the first five by the paper's own formula
-    (definitions.md 4b).
+    log_probability (mean over the next tokens of its triggers); and what `literal_values` takes.
     """
-    rows = read_layers(atlas, "values").with_columns(top=pl.col("top_tokens").list.first())
-    if literal:
-        formula = ("top", "target", "target_rank", "max_probability")
-        rows = rows.with_columns(**{name: pl.col(LITERAL + name) for name in formula}).drop_nulls("top")
     names = ("memory", "target", "target_rank", "max_probability", "working_probability", "value_norm", "layer")
-    rows = rows.select(*names, "top", log_probability="trigger_log_probability")
+    rows = read_layers(atlas, "values").select(
+        *names,
+        *(LITERAL + name for name in _BY_FORMULA),
+        top=pl.col("top_tokens").list.first(),
+        log_probability="trigger_log_probability",
+    )
     return rows.sort("layer", "memory").with_columns(agrees=pl.col("top") == pl.col("target"))
+
+
+def literal_values(rows: pl.DataFrame) -> pl.DataFrame:
+    """Rows of `values` with top, target, target_rank, max_probability and agrees by the paper's own formula
+    (definitions.md 4b); none where a transform stands before the head.
+    """
+    rows = rows.with_columns(**{name: pl.col(LITERAL + name) for name in _BY_FORMULA}).drop_nulls("top")
+    return rows.with_columns(agrees=pl.col("top") == pl.col("target"))
 
 
 def next_tokens(atlas: Atlas, layer: int, *, best: int | None = None) -> pl.DataFrame:

@@ -28,12 +28,13 @@ class LiteralReader:
 
     def tops(self, streams: Tensor) -> Tensor:
         """The token `[row]` with the largest product with streams `[row, hidden]`."""
-        room = self._room()
-        return torch.cat([top(self._scores(rows, room), 1)[0][:, 0] for rows in torch.split(streams, self._rows)])
+        return self._tops(streams, self._room())
 
     def read(self, streams: Mapping[int, Streams], finals: Tensor, bare_finals: Tensor) -> dict[int, Readings]:
         """The literal columns of every layer; `finals` and `bare_finals [row]` are the two final tokens."""
-        return {layer: self._read_layer(layer, own, finals, bare_finals) for layer, own in streams.items()}
+        room = self._room()
+        both = torch.stack([finals, bare_finals], 1).to(room.device)
+        return {layer: self._read_layer(layer, of_layer, both, room) for layer, of_layer in streams.items()}
 
     def _room(self) -> Tensor:
         """A buffer for one call: threads read batches beside each other."""
@@ -42,9 +43,12 @@ class LiteralReader:
     def _scores(self, streams: Tensor, room: Tensor) -> Tensor:
         return self._head.scores(self._model.bare(streams), out=room[: len(streams)])
 
-    def _read_layer(self, layer: int, streams: Streams, finals: Tensor, bare_finals: Tensor) -> Readings:
-        tops, probabilities, room = [], [], self._room()
-        both = torch.stack([finals, bare_finals], 1).to(room.device)
+    def _tops(self, streams: Tensor, room: Tensor) -> Tensor:
+        return torch.cat([top(self._scores(rows, room), 1)[0][:, 0] for rows in torch.split(streams, self._rows)])
+
+    def _read_layer(self, layer: int, streams: Streams, both: Tensor, room: Tensor) -> Readings:
+        """`both [row, 2]` are the two final tokens."""
+        tops, probabilities = [], []
         for rows, wanted in zip(torch.split(streams.residual, self._rows), torch.split(both, self._rows), strict=True):
             scores = self._scores(rows, room)
             tokens, best = top(scores, 1)
@@ -52,12 +56,12 @@ class LiteralReader:
             most = max_probability(scores, best[:, 0], torch.ones_like(best[:, 0]))
             probabilities.append((scores.gather(1, wanted) - best).exp() * most[:, None])
         of_finals = torch.cat(probabilities)
-        ffn_top = self.tops(streams.ffn_output)
+        ffn_top = self._tops(streams.ffn_output, room)
         return {
             "literal_residual_top": torch.cat(tops),
             "literal_residual_final_probability": of_finals[:, 0],
             "literal_residual_bare_probability": of_finals[:, 1],
             "literal_ffn_top": ffn_top,
-            "literal_output_top": self.tops(streams.output),
+            "literal_output_top": self._tops(streams.output, room),
             "literal_votes": self._votes[layer].to(ffn_top.device)[ffn_top],
         }

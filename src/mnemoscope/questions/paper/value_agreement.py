@@ -10,7 +10,7 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.foundation.intervals import NOTHING, Estimate, exact_share, mean, share
 from mnemoscope.questions.answer_builder import MEMORIES, NO_TARGET, VALUES_WHY, AnswerBuilder
 from mnemoscope.questions.question import Claim, Number, Paper, Question
-from mnemoscope.questions.sources import next_tokens, require_table, values
+from mnemoscope.questions.sources import literal_values, next_tokens, require_table, values
 from mnemoscope.questions.verdicts import above, at_most
 
 QUESTION = Question(
@@ -90,10 +90,10 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     """Own column: `best_layer`. Raises AtlasUnfinished if values, triggers or tokens are missing."""
     tokens = require_table(atlas, "tokens").sort("token")
     frequent = int(tokens["next_count"].arg_max() or 0)  # of equal counts the lowest id
-    builder, unigram = AnswerBuilder(QUESTION, {"best_layer": pl.Int16}), _unigram(atlas, tokens)
-    for adding, rows in ((builder.literal(), values(atlas, literal=True)), (builder, values(atlas))):
-        known = rows.join(unigram, on=["layer", "memory"], how="left", maintain_order="left")
-        _add(adding, atlas, known, frequent)
+    rows = values(atlas).join(_unigram(atlas, tokens), on=["layer", "memory"], how="left", maintain_order="left")
+    builder = AnswerBuilder(QUESTION, {"best_layer": pl.Int16})
+    for adding, read in ((builder.literal(), literal_values(rows)), (builder, rows)):
+        _add(adding, atlas, read, frequent)
     return builder.frame()
 
 

@@ -13,7 +13,7 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.foundation.intervals import Estimate, mean, mean_share, share
 from mnemoscope.questions.answer_builder import MEMORIES, NO_TARGET, VALUES_WHY, AnswerBuilder
 from mnemoscope.questions.question import Answer, Claim, Finding, Number, Outcome, Paper, Question, Row, Verdict
-from mnemoscope.questions.sources import by_layer, next_tokens, values
+from mnemoscope.questions.sources import by_layer, literal_values, next_tokens, values
 from mnemoscope.questions.verdicts import NOTHING_FOUND, difference, is_above
 
 DECILES = tuple(
@@ -120,7 +120,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     keys = {"decile": pl.Int16, "lowest": pl.Float64, "highest": pl.Float64, "value_norm": pl.Float64}
     builder = AnswerBuilder(QUESTION, keys)
     rows = values(atlas)
-    for adding, read in ((builder.literal(), values(atlas, literal=True)), (builder, rows)):
+    for adding, read in ((builder.literal(), literal_values(rows)), (builder, rows)):
         for layer in atlas.layers:
             here = read.filter(pl.col("layer") == layer)
             _add_probability(adding, layer, "max_probability", here["max_probability"])

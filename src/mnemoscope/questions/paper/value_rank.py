@@ -11,7 +11,7 @@ from mnemoscope.foundation.formatting import format_interval, format_value
 from mnemoscope.foundation.intervals import NOTHING, Estimate, order_statistic, share, wilson
 from mnemoscope.questions.answer_builder import MEMORIES, NO_TARGET, VALUES_WHY, AnswerBuilder
 from mnemoscope.questions.question import Answer, Finding, Number, Outcome, Paper, Question
-from mnemoscope.questions.sources import by_layer, values
+from mnemoscope.questions.sources import by_layer, literal_values, values
 from mnemoscope.questions.verdicts import NOTHING_FOUND, is_above
 
 QUANTILES = {"q00": 0.0, "q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95, "q100": 1.0}
@@ -66,8 +66,9 @@ QUESTION = Question(
 def answer(atlas: Atlas) -> pl.DataFrame:
     """Ranks start at 0, the top. Own column: `quantile` (0 to 1). Raises AtlasUnfinished if values are missing."""
     builder = AnswerBuilder(QUESTION, {"quantile": pl.Float64})
-    for adding, rows in ((builder.literal(), values(atlas, literal=True)), (builder, values(atlas))):
-        _add(adding, atlas, rows.filter(pl.col("target_rank").is_not_null()))
+    rows = values(atlas)
+    for adding, read in ((builder.literal(), literal_values(rows)), (builder, rows)):
+        _add(adding, atlas, read.filter(pl.col("target_rank").is_not_null()))
     return builder.frame()
 
 

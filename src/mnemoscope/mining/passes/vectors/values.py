@@ -99,7 +99,7 @@ class ValuePass:
         with_triggers = [(names, factor) for names, factor in by_sign if not np.isnan(factor).all()]
         times = [(names, torch.from_numpy(np.nan_to_num(numbers, nan=1.0))) for names, numbers in with_triggers]
         read = partial(_read_scores, wanted, times if projector.linear else ())
-        bare, read_literal = model.bare_values(layer), partial(_read_literal, wanted.literal)
+        bare, read_literal = model.bare(values), partial(_read_literal, wanted.literal)
         if torch.equal(bare, folded):  # without norms on the way one product serves both
             columns |= join_columns(
                 projector.read_all(folded, lambda share: read(share) | read_literal(share), opposite=True)
