@@ -56,7 +56,7 @@ QUESTION = Question(
                 " without a random one; memories are resampled",
                 above(0),
             ),
-            Claim("layers whose medians say so", "all", "last_hurts_most", "share", counted=True),
+            Claim("layers whose medians show it", "all", "last_hurts_most", "share", counted=True),
             Claim(
                 "the last token matters less in upper layers: median change there minus that in lower layers",
                 "above 0",

@@ -64,7 +64,7 @@ QUESTION = Question(
         literal=True,
     ),
     numbers=(
-        Number("match", "share", "residual already says the final token"),
+        Number("match", "share", "residual already predicts the final token"),
         Number("match_lower_third", "share", "match at the end of the lower third"),
         Number("match_last", "share", "match in the last layer"),
         Number(
