@@ -108,7 +108,7 @@ def test_values_at_work_are_on_the_pages(handbuilt: Path) -> None:
     assert "largest probability 50.0\N{NO-BREAK SPACE}% (12 times chance)" in page
     assert "At its typical activation" not in reader.get("/L0.M3").text  # it never fires
     assert 'Where it fires it promotes <span class="token">·Paris</span>: the first token\'s score is 5.00' in page
-    assert "Where its coefficient is negative it has no clear token" in page
+    assert "Where its activation is negative it has no clear token" in page
     assert "Where it fires" not in reader.get("/L0.M3").text
     value = reader.get("/L0.M0.json").json()["value"]
     features = [(one["sign"], one["promotes"], one["z"], one["clear_z"]) for one in value["features"]]

@@ -25,7 +25,7 @@ RADIUS = 1.5
 SPOKEN = 6_000
 """Largest number of points with titles; with more, the page would grow by megabytes."""
 TITLES = ("prefixes at which it fires", "value's largest probability")
-STRONG_TITLE, WORK_TITLE = "prefixes at which it is strongly active", "largest probability at typical activation"
+STRONG_TITLE, WORK_TITLE = "prefixes at which it is strongly active", "probability at typical activation"
 LABEL = "Memories by how often they are active and how confident their value is; the table below has the same numbers"
 _LETTERS = {"%": 0.889, ".": 0.278, "n": 0.556, "e": 0.556, "v": 0.5, "r": 0.333}
 """Widths relative to the font size; other characters are digits."""

@@ -345,7 +345,7 @@ def draw_waterfall(
 
 
 def describe_memories(edition: Edition, rows: Sequence[Data], by: str = "coefficient") -> list[Data]:
-    """Rows of memories with what the atlas says of each and the sign of its coefficient: `label` and `promotes`."""
+    """Rows of memories with what the atlas holds of each and the sign of its coefficient: `label` and `promotes`."""
     described = []
     for row in rows:
         memory, sign = MemoryId.parse(row["memory"]), 1 if row[by] > 0 else -1
