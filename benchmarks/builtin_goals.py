@@ -25,8 +25,8 @@ def layer_shares(atlas: Atlas, answers: Mapping[str, Answer]) -> dict[str, list[
     """What the answers say of every layer, by name; and the share of its memories that never fire."""
     asked = {
         "agreement": ("value_agreement", "agreement"),
-        "at work >= 0.1": ("value_confidence", "working_confident"),
-        "largest at work": ("value_confidence", "working_probability_best"),
+        "typical >= 0.1": ("value_confidence", "working_confident"),
+        "largest typical": ("value_confidence", "working_probability_best"),
         "fire": ("layer_activity", "active"),
         "effective": ("layer_activity", "effective"),
         "no memory says it": ("layer_composition", "zero_agreement"),
@@ -54,7 +54,7 @@ def goals(model: Path, answers: Mapping[str, Answer], layers: dict[str, list[flo
         ("agreement in the upper third >= 5 %", percent(above), above >= 0.05),
         ("... and twice the lower half's", f"{percent(above)} to {percent(below)}", above >= 2 * below),
         ("over all layers above one guess", f"{overall.text} to {frequent.text}", overall.value > frequent.value),
-        ("values with 0.1 or more at work >= 2 %", confident.text, confident.value >= 0.02),
+        ("values with 0.1 or more at typical activation >= 2 %", confident.text, confident.value >= 0.02),
         ("never fire, in any layer <= 5 %", percent(max(layers["never"])), max(layers["never"]) <= 0.05),
         ("nats per byte below the 5-gram's", f"{own} to {FIVE_GRAM}", own < FIVE_GRAM),
         ("weights <= 17 MB", f"{size / 1e6:.1f} MB", size <= LARGEST),

@@ -176,9 +176,9 @@ SHOWN = (
     ("value_agreement", "agreement", "values that agree"),
     ("layer_activity", "active", "memories that fire"),
     ("layer_activity", "strong", "strongly active"),
-    ("layer_composition", "zero_agreement", "no memory promotes most what the layer does"),
+    ("layer_composition", "zero_agreement", "no memory's top token is the layer's"),
     ("layer_composition", "zero_agreement_major", "none of the major ones does"),
-    ("refinement_match", "match", "the residual's top token is the final one already"),
+    ("refinement_match", "match", "residual already predicts the final token"),
     ("lenses", "match_ridge", "the same through ridge"),
     ("lenses", "agreement_ridge", "values that agree through ridge"),
     ("lenses", "control_ridge", "with another memory's target through ridge"),
@@ -294,7 +294,7 @@ def _striking(atlas: Any) -> Iterator[str]:
     from mnemoscope.foundation.formatting import percent, show_token
     from mnemoscope.show.figures.examples import best_examples
 
-    yield "| memory | its label | promotes | at its typical activation | comes true | a trigger, and what follows |"
+    yield "| memory | its label | promotes | at typical activation | followed by it | a trigger, and what follows |"
     yield "|---" * 6 + "|"
     for row in best_examples(atlas, QUOTED).to_dicts():
         memory = atlas[str(atlas.name(row["layer"], row["memory"]))]

@@ -110,7 +110,7 @@ def test_no_line_of_two_long_names_is_cut() -> None:
     found = diff(model, "the old", other_prompt="the new", target=" mat", against=" house", top=4)
     named = replace(found, names=("a" * 90, "b" * 90))
     first = str(named).splitlines()[0]
-    assert first.startswith(f"first ({'a' * 90}) says ·house, second ({'b' * 90}) says ·mat: logit")
+    assert first.startswith(f"first ({'a' * 90}) predicts ·house, second ({'b' * 90}) ·mat: logit")
     assert first.endswith(f"{found.first:+.2f}, then {found.second:+.2f}")
 
 

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 
 from mining.conftest import tiny_model
 from mnemoscope.cli import main
@@ -33,30 +34,29 @@ def test_show_draws_both_signs_value_activity_and_neighbours(atlas: str, capsys:
     rows = lines_of(out)
     for expected in (
         "L0.M0 model handbuilt, text four sentences",
-        "Triggers (highest coefficients): 4, of 3 different prefixes",
+        "Triggers (highest activations): 4, of 3 different prefixes",
         "0 3.000 The capital of France«·is» ·Paris",
         "1 2.000 x2 «The» ·capital",
         "3 1.500 The⏎«é» ·[b]x[/b]",
-        "Lowest coefficients: 1, of 1 different prefixes",
+        "Lowest activations: 1, of 1 different prefixes",
         "0 -0.500 The capital of«·Italy» ·is",
-        "at work, as strongly as its triggers fire: largest probability 25.0 % (6.0 x chance), 3.00 nats above the mean"
-        " token",
-        "bare, with coefficient 1: largest probability 50.0 % (12 x chance), norm of the key 1.00, norm 2.00, entropy"
-        " 1.00 nats",
-        "by the paper's formula: largest probability 50.0 %, its first trigger's next token has rank 0",
-        "where it fires: promotes ·Paris (5.0 standard deviations from the mean, clear above 4.0)",
-        "where it is negative: no clear token (2.0 standard deviations from the mean, clear above 4.0)",
-        "best trigger's next token ·Paris has rank 0; mean log probability of the next tokens -1.50",
+        "at its typical activation 25.0 % 6.0 3.00 nats above the mean token",
+        "at coefficient 1 50.0 % 12 entropy 1.00 nats",
+        "by the paper's formula 50.0 % 12 first trigger's next token: rank 0",
+        "norm of the key 1.00, norm 2.00",
+        "where it fires: promotes ·Paris (z score 5.0, clear above 4.0)",
+        "where it is negative: no clear token (z score 2.0, clear above 4.0)",
+        "best trigger's next token ·Paris: rank 0; mean log probability of next tokens -1.50",
         "·Paris 2.000 0.5000 <|end|> -2.000",
         "Activity: positive on 8 of 19 prefixes (42.11 %)",
-        "mean coefficient 0.25, lowest coefficient -0.50, highest coefficient 3.00, "
-        "standard deviation of the coefficient 0.50",
-        "strongly active (at least an eighth of its extreme): 42.1 % above zero, 0 % below zero",
+        "mean activation 0.25, lowest -0.50, highest 3.00, standard deviation 0.50",
+        "strongly active (≥ 1/8 of its extreme): 42.1 % above zero, 0 % below zero",
         "0 to 0.000977 ██████████████████████████████ 11",
         "0.5 to 1 ██████████████████████ 8",
         "L1.M0 0.900 ·Paris",
     ):
         assert expected.split() in rows, expected
+    assert max(map(cell_len, out.splitlines())) <= 85
 
 
 def test_a_group_is_shown_once_and_the_rest_on_request(atlas: str, capsys: Capture) -> None:
@@ -71,7 +71,7 @@ def test_a_sentence_end_a_missing_target_and_a_dead_memory(atlas: str, capsys: C
     out = capsys.readouterr().out
     assert ["0", "1.000", "«·Paris»", "(end)"] in lines_of(out)
     assert "next token ·" not in out
-    assert "where it fires: no clear token (3.0 standard deviations" in out
+    assert "where it fires: no clear token (z score 3.0" in out
     assert "where it is negative" not in out  # its value stands out below, but it has no negative trigger
     assert main(["show", atlas, "L0.M3"]) == 0
     out = capsys.readouterr().out

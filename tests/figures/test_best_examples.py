@@ -52,7 +52,7 @@ def atlas(tmp_path: Path) -> Atlas:
 
 
 def atlas_of(tmp_path: Path, at_work: dict[int, list[float | None]], top_z: float = 4.5) -> Atlas:
-    """The atlas of these triggers and values; of values at work what is given by layer. Above 4 a token is clear."""
+    """The atlas of these triggers and values; typical ones are given by layer. Above 4 a token is clear."""
     write_tables(tmp_path)
     for layer in (0, 1):
         rows = rows_of(TRIGGERS[layer], 1)
@@ -83,7 +83,7 @@ def test_confident_values_that_come_true_are_first(atlas: Atlas) -> None:
 
 
 def test_the_value_at_work_counts_where_it_is_known(tmp_path: Path) -> None:
-    """Of a layer whose values are twice as long and coefficients half as large the bare values would win everything."""
+    """Of a layer whose values are twice as long and coefficients half as large coefficient 1 would win everything."""
     found = best_examples(atlas_of(tmp_path, {0: [0.8, 0.1, 0.5, 0.02], 1: [0.02, 0.5, 0.5, 0.3]}))
     assert found.select("layer", "memory", "top_token").rows() == [(0, 0, 7), (1, 3, 12), (0, 3, 5)]
     assert found["score"].to_list() == pytest.approx([0.8 * 0.4, 0.3 * 0.2, 0.02 * 0.4])
@@ -105,5 +105,5 @@ def test_an_atlas_without_enough_triggers_has_none(tmp_path: Path) -> None:
 def test_a_memory_without_a_clear_token_is_none(tmp_path: Path) -> None:
     at_work: dict[int, list[float | None]] = {0: [0.5, None, 0.5, 0.5]}
     found = best_examples(atlas_of(tmp_path, at_work, top_z=3.5))
-    # Of those not at work nobody knows whether they have one.
+    # Of those without a typical activation nobody knows whether they have one.
     assert [tuple(row) for row in found.select("layer", "memory").rows()] == [(0, 1), (1, 3)]

@@ -213,7 +213,7 @@ def check_predictions(
 def check_values_at_work(
     atlas: Path, slow: Slow, text: Text, prefixes: Sequence[Row], *, factor: float | Sequence[float] = 1.0
 ) -> int:
-    """Asserts the columns of values at work, and `clear_z`; returns how many values have a `working_logit`.
+    """Asserts the columns at typical activations, and `clear_z`; returns how many values have a `working_logit`.
 
     `factor`: the model's multipliers on the way from a value to the scores, or those of each layer.
     """

@@ -60,7 +60,7 @@ def test_the_label_is_the_shared_token_where_no_pattern_is(tmp_path: Path) -> No
         (0, 1): (f'ends in "France"; promotes "{WORDS[6]}"', True),
         (0, -1): ('ends in "is"', False),
         (1, 1): ("no clear pattern", False),
-        (2, -1): ('ends in "France"', None),  # no coefficient at work below zero: nothing is said of its value
+        (2, -1): ('ends in "France"', None),  # never below zero: nothing is known of its value
     }
 
 

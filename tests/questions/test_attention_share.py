@@ -20,7 +20,7 @@ OPTIONS: dict[str, Any] = {"split": "line", "triggers": 3, "removals": 0, "neigh
 
 
 def planted(who: str) -> LanguageModel:
-    """A GPT-2 of one block in which attention alone, or one memory alone, says `1` whatever stands before.
+    """A GPT-2 of one block in which attention alone, or one memory alone, predicts `1` whatever stands before.
 
     Its final norm centres and scales; the embedding lies in entries that the head does not read.
     """

@@ -63,7 +63,7 @@ def test_without_any_target_or_trigger(tmp_path: Path) -> None:
 
 
 def test_values_at_work(tmp_path: Path) -> None:
-    """The order at work is another than that of the bare values; a memory without a number has no place in it."""
+    """The order at typical activation is not that at coefficient 1; a memory without a number has no place in it."""
     at_work = (0.05, 0.1, None, 0.4)
     values = {
         0: [(6, 6 if memory == 3 else 7, 0, (4 - memory) / 8, 1.0, None, p) for memory, p in enumerate(at_work)],
@@ -78,7 +78,7 @@ def test_values_at_work(tmp_path: Path) -> None:
     assert numbers(found, "working_confident", "count") == {0: 4, 1: 4, None: 8}
     deciles = {place: numbers(found, f"working_decile_{place}")[None] for place in (0, 3, 6)}
     assert deciles == {0: 0.0, 3: 0.0, 6: 1.0}
-    assert numbers(found, "decile_0") == {None: 1.0}  # of the bare values the last memory is the least sure
+    assert numbers(found, "decile_0") == {None: 1.0}  # at coefficient 1 the last memory is the least sure
     assert numbers(found, "working_decile_6", "lowest") == {None: pytest.approx(0.4)}
     assert numbers(found, "working_top100_with_trigger") == {None: 1 / 3}
     assert numbers(found, "working_top100_agreement") == {None: 1 / 3}

@@ -145,7 +145,7 @@ def test_methods_say_how_it_was_made(page: str) -> None:
 
 def test_the_striking_memory_is_shown_with_its_triggers(page: str) -> None:
     shown = section(page, "memories")
-    assert "<h3>L0.M0 says" in shown
+    assert "<h3>L0.M0 promotes" in shown
     assert words(shown).count("✓") == 6
     assert "100 % of its 25 best triggers are followed by it" in words(shown)
     assert "shallow" in words(shown)

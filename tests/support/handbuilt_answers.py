@@ -28,7 +28,7 @@ Value = (
     tuple[int, int | None, int | None, float, float, float | None]
     | tuple[int, int | None, int | None, float, float, float | None, float | None]
 )
-"""Top token, target, its rank, largest probability, norm, log probability of the next tokens; probability at work."""
+"""Top token, target, its rank, largest probability, norm, log probability of next tokens; typical probability."""
 
 Effects = tuple[float, float, int, int]
 """Direct effect, attribution, and of eight prefixes those where each is among the 20 largest."""

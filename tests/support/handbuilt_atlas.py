@@ -130,7 +130,7 @@ def activity_columns(memories: int = 4) -> dict[str, Any]:
 
 
 def value_columns() -> dict[str, Any]:
-    """Memory 0 says Paris first (probability 0.5) and its target is Paris; memory 3 has no target."""
+    """Memory 0 promotes Paris first (probability 0.5) and its target is Paris; memory 3 has no target."""
     order = [[6, 8, 4, *[t for t in range(23, -1, -1) if t not in (6, 8, 4)][:17]]] * 4
     lowest = [list(range(20))] * 4
     scores = np.tile(np.linspace(2.0, 0.1, 20, dtype=np.float32), (4, 1))

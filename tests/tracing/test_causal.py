@@ -35,7 +35,7 @@ def gelu(tmp_path_factory: pytest.TempPathFactory) -> tuple[LanguageModel, Atlas
 
 def test_a_planted_memory_is_the_cause_of_its_token(known: tuple[LanguageModel, Atlas]) -> None:
     model, atlas = known
-    found = causal_check(model, atlas, "L1.M4", tokens=1)  # fires on `sat on the`, says `mat`
+    found = causal_check(model, atlas, "L1.M4", tokens=1)  # fires on `sat on the`, promotes `mat`
     assert [token.text.strip() for token in found.own] == ["mat"]
     # No other memory of the layer fires there, so that there is nothing to compare it with.
     assert (found.controls, found.controls_missing) == ((), 10)

@@ -207,7 +207,7 @@ def test_the_built_in_model(tmp_path: Path) -> None:
     assert found.to_dict()["positions"][-1]["token"]["text"] == " of"
     logits = model.logits(torch.tensor([[0, *model.encode(["Return a list of"])[0]]]))[0, -1]
     assert found.positions[-1].prediction[0].token.id == int(logits.argmax())
-    # A large coefficient for a memory of the last layer lifts what its value says.
+    # A large coefficient for a memory of the last layer lifts what its value promotes.
     dominant = found.places[-1][-1].memories[0]
     memory, vote = dominant.memory, dominant.vote
     with ms.intervene(model, {str(memory): 30.0}):

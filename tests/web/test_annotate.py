@@ -402,8 +402,8 @@ def test_a_sheet_of_people_and_models(atlas: Path) -> None:
     ]
     assert 'href="/annotate/results"' in boss.page("/annotate")
     assert [one["author"] for one in boss.json("/annotate/results")["authors"]] == ["Ada"]
-    assert "says the model A Bot (in the campaign or on a sheet)" in boss.page("/L1.M2")
-    assert "says Ada (in the campaign or on a sheet)" in boss.page("/L0.M0")
+    assert "by the model A Bot (in the campaign or on a sheet)" in boss.page("/L1.M2")
+    assert "by Ada (in the campaign or on a sheet)" in boss.page("/L0.M0")
 
 
 def test_items_that_are_not_there(ada: Reader) -> None:

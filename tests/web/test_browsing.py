@@ -106,9 +106,9 @@ def test_values_at_work_are_on_the_pages(handbuilt: Path) -> None:
     page = reader.get("/L0.M0").text
     assert "its top token gets 25.0\N{NO-BREAK SPACE}% (6.0 times chance), 3.00 nats above the mean token" in page
     assert "largest probability 50.0\N{NO-BREAK SPACE}% (12 times chance)" in page
-    assert "At work" not in reader.get("/L0.M3").text  # it never fires
+    assert "At its typical activation" not in reader.get("/L0.M3").text  # it never fires
     assert 'Where it fires it promotes <span class="token">·Paris</span>: the first token\'s score is 5.00' in page
-    assert "Where its coefficient is negative it has no clear token" in page
+    assert "Where its activation is negative it has no clear token" in page
     assert "Where it fires" not in reader.get("/L0.M3").text
     value = reader.get("/L0.M0.json").json()["value"]
     features = [(one["sign"], one["promotes"], one["z"], one["clear_z"]) for one in value["features"]]
@@ -130,11 +130,11 @@ def test_what_the_paper_does_not_ask_hides_no_answer(answered_atlas: Path, tmp_p
     assert reader.get("/index.json").json()["unanswered"] == [*BEYOND]
     page = reader.get("/").text
     assert "Not answered yet" not in page
-    assert "What a value speaks most for is what follows" in page
+    assert "top token is what follows" in page
     (atlas / "analyses/key_removals.json").unlink()
     page = client(atlas).get("/").text
     assert "Not answered yet (1 of 10 questions)" in page
-    assert "What a value speaks most for is what follows" in page
+    assert "top token is what follows" in page
 
 
 @pytest.mark.fast(1)

@@ -91,7 +91,7 @@ def test_the_parts_come_at_once_and_setting_back_is_a_link(reader: TestClient) -
     shown = page(reader, **ASKED)
     ((address, step),) = [(at["href"], at["data-load"]) for _, at in shown.found if "data-load" in at]
     assert step == "patched"
-    assert "then says" not in shown.text
+    assert "then predicted" not in shown.text
     # The page behind the link has everything: so it is without JavaScript, too.
     whole = Parts(reader.get(str(address)).text)
     assert [at for _, at in whole.found if "data-load" in at] == []
@@ -149,7 +149,7 @@ def test_nothing_that_differs_is_said(folder: Path) -> None:
     same = client(folder / "atlas", model=str(folder / "base"), other=str(folder / "base"))
     shown = page(same, prompt="the cat", until="patched")
     assert "never part within 64 tokens" in shown.text
-    assert "Nothing differs in what they say" in shown.text
+    assert "Both predict the same." in shown.text
     assert "Nothing differs: every part adds the same to F in both" in page(same, **ASKED).text
     assert data(same, **ASKED)["difference"]["parts"] == []
 

@@ -147,7 +147,7 @@ def test_features_are_shown_chosen_and_sorted(handbuilt: Path, copied: Callable[
     no = [("L0.M1", False, None), ("L0.M2", False, None), ("L0.M3", None, None)]
     assert found == [("L0.M0", True, False), *no]
     assert names(reader, sort="memory") == ["L0.M3", "L0.M2", "L0.M1", "L0.M0"]  # the order's default is down
-    assert names(reader)[:2] == ["L0.M0", "L0.M2"]  # 1 above what is clear, then 0, 1 below, and no value at work
+    assert names(reader)[:2] == ["L0.M0", "L0.M2"]  # 1 above what is clear, then 0, 1 below, and no typical activation
     assert names(reader, promotes="yes") == ["L0.M0"]
     assert sorted(names(reader, promotes="no")) == ["L0.M1", "L0.M2", "L0.M3"]
     assert rows["L0.M0"]["label"] == 'no clear pattern; promotes " Paris"'

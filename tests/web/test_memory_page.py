@@ -221,7 +221,8 @@ def test_all_numbers_of_the_tables_are_on_the_page_with_what_they_are(tmp_path: 
     assert shown["attribution"][1] == "2.00 logits"
     assert shown["attribution"][0].startswith("mean of the size of m dF/dm")
     assert shown["direct effect"][1] == "0.25 logits"
-    assert (shown["among the 20 largest attributions"][1], shown["bare"][1]) == ("37.5\u00a0%", "50.0\u00a0%")
+    shares = [shown[name][1] for name in ("among the 20 largest attributions", "at coefficient 1")]
+    assert shares == ["37.5\u00a0%", "50.0\u00a0%"]
     for table in ("values", "activity", "importance"):
         row = open_atlas(tmp_path).table(table, layer=0).row(0, named=True)
         assert all(column.label in shown for column, _ in TABLES[table].numbers(row))
@@ -237,11 +238,11 @@ def test_a_memory_is_said_to_say_a_token_only_where_it_is_clear(
 ) -> None:
     """L0.M0 stands out by 5 deviations and L0.M1 by 3, where random directions reach 4; L0.M3 never fires."""
     reader = client(path := copied(handbuilt))
-    for heading in ("L0.M0 says ·Paris", "L0.M1 no clear token", "L0.M3 no clear token"):
+    for heading in ("L0.M0 promotes ·Paris", "L0.M1 no clear token", "L0.M3 no clear token"):
         page = reader.get(f"/{heading[:5]}").text
         assert words(page[page.index("<h1>") : page.index("</h1>")]) == heading
     first, second = (words(reader.get(f"/L0.M{memory}").text) for memory in (0, 1))
-    assert "Its value says ·Paris . That is what follows" in first
+    assert "Its value promotes ·Paris . That is what follows" in first
     assert "Below zero it has no clear token; the first," in first
     assert "Its value has no clear token. Its first, ·Paris , is what follows" in second
     assert "Its value promotes ·Paris" in open_atlas(path)["L0.M0"]._repr_html_()
@@ -252,5 +253,5 @@ def test_a_memory_is_said_to_say_a_token_only_where_it_is_clear(
     promoted = {hit["memory"]: hit["promotes"] for hit in found}
     assert (promoted["L0.M0"], promoted["L0.M1"]) == (True, False)
     listed = words(patient(reader, "/search?q=paris&in=values").text)
-    assert "L0.M0 values says ·Paris" in listed
+    assert "L0.M0 values promotes ·Paris" in listed
     assert "L0.M1 values no clear token" in listed

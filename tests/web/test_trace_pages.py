@@ -19,7 +19,7 @@ from web.planted_atlas import SPEC
 from web.served import client, refused
 
 PROMPT_TEXT = "the cat sat on the"
-OFF = "L1.M4=0"  # fires on `sat on the`, says `mat`
+OFF = "L1.M4=0"  # fires on `sat on the`, promotes `mat`
 
 
 @pytest.fixture(scope="module")

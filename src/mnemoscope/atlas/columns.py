@@ -64,7 +64,7 @@ class TableKind:
 
     A line declares a column, or several of one kind: `name,name type word ... | meaning`, and goes on where the next
     one is indented. The type is that of a list in brackets, and `?` after it allows nulls. The words are fields of
-    `Column`: `of_head`, `nulls_as=OTHER`, `lengths_as=OTHER`, `items=36`, `form=share`, `label='at work'`, `unit=nats`.
+    `Column`: `of_head`, `nulls_as=OTHER`, `lengths_as=OTHER`, `items=36`, `form=share`, `label='norm'`, `unit=nats`.
     """
 
     name: str

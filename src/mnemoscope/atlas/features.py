@@ -15,7 +15,7 @@ from mnemoscope.foundation.memory_names import HISTOGRAM_EDGES, ZERO_BIN
 _LEAST_EXTREME, _MOST_EXTREME = 2.0**-7, 512.0
 """Extremes for which an eighth, rounded down to a power of two, is an edge of the histogram."""
 AT_WORK = ("working_probability", "working_probability_negative")
-"""The columns of `values` at work, by sign."""
+"""The columns of `values` at typical activations, by sign."""
 FEATURE_COLUMNS = ("top_z", "bottom_z", "clear_z", "working_logit", "working_logit_negative")
 """The columns of `values` that tell whether a feature is there and promotes its token."""
 _ENDS: tuple[tuple[Literal[1, -1], Literal["top", "bottom"], str], ...]
@@ -45,7 +45,7 @@ class MemoryFeature:
 
 
 def features_of(value: Mapping[str, Any]) -> list[MemoryFeature]:
-    """The features of a memory, of its row of `values`; none in an atlas without values at work."""
+    """The features of a memory, of its row of `values`; none in an atlas without values at typical activations."""
     return [
         MemoryFeature(sign, end, value[f"{end}_z"], value["clear_z"])
         for sign, end, at_work in _ENDS
@@ -55,11 +55,11 @@ def features_of(value: Mapping[str, Any]) -> list[MemoryFeature]:
 
 def promoted_tokens(value: Mapping[str, Any], sign: int = 1) -> Sequence[int]:
     """The tokens that the feature of a sign promotes, the first one most; none where it has no clear token. The one
-    rule by which anything is said to promote, or to say, a token.
+    rule by which anything is said to promote a token.
     """
     clear = [one.end for one in features_of(value) if one.sign == sign and one.promotes]
     if sign > 0 and not clear and None not in (value["top_z"], value["clear_z"]) and value["top_z"] > value["clear_z"]:
-        clear = ["top"]  # what never fires, or was mined without prefixes, has no value at work, but a first token
+        clear = ["top"]  # what never fires, or was mined without prefixes, has no typical activation, but a first token
     return value[f"{clear[0]}_tokens"] if clear else ()
 
 

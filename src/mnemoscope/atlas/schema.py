@@ -81,11 +81,11 @@ _KINDS = (
         memory int32
         prefixes int64 form=count | mined prefixes; in a model of experts those that were routed to its expert
         positive int64 form=count | those with a coefficient > 0
-        mean float64 form=number label='mean coefficient' | of the coefficient, over `prefixes`
-        min float32 form=number label='lowest coefficient' | over `prefixes`
-        max float32 form=number label='highest coefficient' | likewise
+        mean float64 form=number label='mean activation' | of the coefficient, over `prefixes`
+        min float32 form=number label=lowest | coefficient, over `prefixes`
+        max float32 form=number label=highest | likewise
         sampled int64 form=count label='prefixes sampled' | prefixes in the plan's sample of batches
-        std float64 form=number label='standard deviation of the coefficient' | population, over the sample: right to
+        std float64 form=number label='standard deviation' | of the coefficient: population, over the sample; right to
             1e-6 of itself for coefficients of any float32 size, where the mean is at most 10,000 times as large
         histogram [int64] items=36 | 36 counts over the sample
     """),
@@ -100,23 +100,23 @@ _KINDS = (
         top_scores [float32] | their scores
         bottom_tokens [int32] of_head lengths_as=bottom_scores | the top of the negated value, most opposed first
         bottom_scores [float32] | their scores
-        max_probability float32 form=share label=bare | the largest of the softmax of the bare value's scores (with a
-            coefficient of 1, as in the paper)
+        max_probability float32 form=share label='at coefficient 1' | the largest of the softmax of the value's
+            scores (of the value itself, as in the paper)
         entropy float32 form=number unit=nats | of the same softmax
         target int32? of_head | the next token of the best trigger that has one
         target_rank int32? form=rank label="target's rank" | of the target under the value; 0: the value agrees
         trigger_log_probability float32? form=number label='log probability of what follows' | mean log probability of
             the next tokens of the triggers under the value
-        working_logit float32? form=number unit=nats nulls_as=working_probability label='top score at work' |
-            the value at work: times the median coefficient of the memory's positive triggers and the model's
-            multipliers, over the layer's `value_scales`; its top score minus its mean score. Null without positive
-            triggers, and everywhere without prefixes
-        working_probability float32? form=share label='at work' | the largest of the softmax of the value at
-            work, as strongly as its triggers fire; null where `working_logit` is
+        working_logit float32? form=number unit=nats nulls_as=working_probability
+            label='top score at typical activation' | the value at its typical activation: times the median
+            coefficient of the memory's positive triggers and the model's multipliers, over the layer's `value_scales`;
+            its top score minus its mean score. Null without positive triggers, and everywhere without prefixes
+        working_probability float32? form=share label='at typical activation' | the largest of the softmax of the
+            value at its typical activation; null where `working_logit` is
         working_logit_negative float32? form=number unit=nats nulls_as=working_probability_negative
-            label='top score at work, below zero' | `working_logit` of the negative triggers, whose
+            label='top score at typical activation, below zero' | `working_logit` of the negative triggers, whose
             median is negative
-        working_probability_negative float32? form=share label='at work, below zero' |
+        working_probability_negative float32? form=share label='at typical activation, below zero' |
             `working_probability` of the negative triggers; null where `working_logit_negative` is
         top_z float32? form=number label='top token stands out by' unit='standard deviations' | how far the
             first of the top scores is from the mean of the value's own scores; null where all are equal
@@ -210,7 +210,7 @@ _KINDS = (
         sign int8 | 1 or -1
         label string | its best pattern, else the token that at least 5 of its 25 best prefixes end in, else `no clear
             pattern`; and what it promotes, if it does
-        promotes bool? | null without a value at work
+        promotes bool? | null without a value at its typical activation
     """),
     TableKind("roles", 1_024, "layer", optional=True, for_experts=_EXPERT).with_columns("""
         memory int32
@@ -279,7 +279,7 @@ _KINDS = (
         tokens int64? form=count | its predicted tokens
         loss float64? form=number unit=nats | the sum of -log p of these tokens
         stopped int64? form=count | of `exit`: tokens that stop
-        wrong int64? form=count | those of them of which the model ends up saying another
+        wrong int64? form=count | those of them where the model's final prediction is another
     """),
     TableKind("memorised", 1_024, optional=True).with_columns("""
         document int64 | its number in the text
@@ -337,7 +337,7 @@ _KINDS = (
         input_top int32 | top token of the stream that enters the block
         attention_top int32? | top token of what attention adds, alone
         ffn_alone_top int32? | parallel blocks: top token of the entering stream plus the feed-forward update; null in
-            others, where `predictions.output_top` says it
+            others, where it is `predictions.output_top`
         attention_norm float32? form=number | length of what attention adds; in a post-norm block before its norm
         ffn_norm float32 form=number | the same of the feed-forward layer
         attended float32? form=number unit=positions | effective number of attended positions, the beginning token

@@ -112,7 +112,7 @@ class Attributor:
         return firing
 
     def forget(self) -> None:
-        """Drops what is as large as the network's coefficients; it is computed anew when asked for."""
+        """Frees the large cached arrays; they are computed again when needed."""
         for name in ("_run", "largest", "direct", "order"):
             self.__dict__.pop(name, None)
 

@@ -169,7 +169,7 @@ class Attribution(Explanation):
     def _table(self) -> Table:
         columns: list[Column] = [
             ("at", "left", 18),
-            ("coefficient", "right", 11),
+            ("activation", "right", 11),
             ("direct", "right", 7),
             ("attribution", "right", 11),
             ("ablation", "right", 8),

@@ -1,8 +1,8 @@
 """`diff`: what made two runs answer differently: two models on one prompt, or one model on two (definitions.md 9).
 
-Where their answers part, a is what the second says and b what the first says. The change of every part's direct effect
-is taken at one shared scale of the final norm, so that the changes add up. Then memories of the second run are set back
-to what they contributed in the first, beside controls.
+Where their answers part, a is what the second predicts and b what the first does. The change of every part's direct
+effect is taken at one shared scale of the final norm, so that the changes add up. Then memories of the second run are
+set back to what they contributed in the first, beside controls.
 """
 
 from contextlib import ExitStack
@@ -83,7 +83,7 @@ class Side:
 @dataclass(frozen=True)
 class Parting:
     """Where two runs are compared: the prompts as asked, what each reads up to there, of which the last `generated`
-    tokens were written by both or added; and a and b, what the second and the first say then (None: they never part).
+    tokens were written by both or added; and a and b, what the second and the first then predict (None: never).
     """
 
     prompts: tuple[str, str]
@@ -339,7 +339,7 @@ class Differ(ExitStack):
             # Another model changes what the frame does, too.
             sets["everywhere"] = np.flatnonzero(grid.outside | (one.model is not its.model))
         values: list[float] = []
-        says: list[int] = []
+        tops: list[int] = []
         before, runs = grid.flat(one.coefficients), [*sets.values(), *drawn]
         source = one.model if self._patch == "contribution" else its.model
         # A coefficient would act only where the second run chose the expert.
@@ -348,7 +348,7 @@ class Differ(ExitStack):
         for streams in Ablations(its.model, its.ids, its.difference, grid).streams(rows):
             with torch.inference_mode():
                 values += its.difference.of(streams).tolist()
-                says += best_of(its.model.scores(streams, projection="lens"), 1)[0][:, 0].tolist()
+                tops += best_of(its.model.scores(streams, projection="lens"), 1)[0][:, 0].tolist()
             self._progress("setting back", len(values), len(runs), "runs")
         controls = np.array(values[len(sets) :]).reshape(DRAWS, len(ks))
         texts, gap = its.model.vocabulary()[0], its.value - one.value
@@ -357,7 +357,7 @@ class Differ(ExitStack):
                 k,
                 values[at],
                 None if abs(gap) < 1e-3 else (its.value - values[at]) / gap,
-                Token(says[at], texts[says[at]]),
+                Token(tops[at], texts[tops[at]]),
                 *((spread(controls[:, at]), missing[at]) if at < len(ks) else (None, None)),
             )
             for at, k in enumerate(sets)

@@ -78,7 +78,7 @@ def spread_text(spread: Spread) -> str:
 def memory_table(
     memories: pl.DataFrame, columns: Sequence[Column], cells: Callable[[Row], list[str]], *, about: bool = True
 ) -> Table:
-    """The first memories of a list: name, what `cells` says of one, and its label, else the tokens that it promotes."""
+    """The first memories of a list: name, its `cells`, and its label, else the tokens that it promotes."""
     rows = []
     for row in memories.head(SHOWN).to_dicts():
         label = row.get("label") or " ".join(map(show_token, row.get("promotes") or ()))

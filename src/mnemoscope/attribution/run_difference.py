@@ -16,7 +16,7 @@ from mnemoscope.tracing.rendering import Column, cells_at
 class Patched(Record):
     """F of the second run with `k` memories set back to the first's: a number, "all" of the position, "everywhere".
     `recovered` is the share of the change that this undoes (None where the change is under 0.001), `top_token` what the
-    second run then says; `controls` are lowest, median and highest F with as many controls set back.
+    second run then predicts; `controls` are lowest, median and highest F with as many controls set back.
     """
 
     k: int | str
@@ -30,8 +30,8 @@ class Patched(Record):
 @dataclass(frozen=True, repr=False)
 class RunDifference(Explanation):
     """What made two runs answer differently: `prompts` as they were asked, and `continued`, the text that both write
-    or that was added before they part; `ids` are all tokens up to there. `said` are what each says then (None: they
-    never part), and `first` and `second` are F = z_a - z_b in each, a being the second's.
+    or that was added before they part; `ids` are all tokens up to there. `said` are what each predicts then (None:
+    they never part), and `first` and `second` are F = z_a - z_b in each, a being the second's.
 
     `parts` has part, layer and change, with `norm_scale` among them; they add up to second less first but for
     `residual_error`, at most `limit`. `memories` has memory, position, coefficient_first, coefficient_second,
@@ -106,7 +106,7 @@ class RunDifference(Explanation):
         sums = self.parts.group_by("part", maintain_order=True).agg(pl.col("change").sum())
         written = ", ".join(f"{part} {change:+.2f}" for part, change in sums.rows() if abs(change) >= 0.005)
         head = [
-            f"{who[0]} says {one}, {who[1]} says {other}: logit of {other} less that of {one} {self.first:+.2f}, then"
+            f"{who[0]} predicts {one}, {who[1]} {other}: logit of {other} less that of {one} {self.first:+.2f}, then"
             f" {self.second:+.2f}",
             f"change {self.second - self.first:+.3f} = {written or 'nothing'}",
             f"(the parts add up to {self.residual_error:+.1e} of it; at most {self.limit:.1e})",
@@ -115,7 +115,7 @@ class RunDifference(Explanation):
         if self.memories.is_empty():
             return [*head, "", "No memory's contribution changed."]
         turned = "None of these numbers" if self.turns_at is None else f"{self.turns_at} memories set back"
-        ending = f"{turned} make{'s' * (self.turns_at is None)} the second say what the first says."
+        ending = f"{turned} make{'s' * (self.turns_at is None)} the second predict what the first predicts."
         shares = about_shares(one.recovered for one in self.patched)
         return [*head, "", self._change_table(), "", self._patch_table(), *shares, "", ending]
 
@@ -125,7 +125,7 @@ class RunDifference(Explanation):
         return "effect" if "effect" in self.memories.columns else "change"
 
     def _change_table(self) -> Table:
-        columns: list[Column] = [("at", "right", 4), ("coefficient", "left", 22), (self.sorted_by, "right", 8)]
+        columns: list[Column] = [("at", "right", 4), ("activation", "left", 22), (self.sorted_by, "right", 8)]
         own = None if self.continued else self.own
         between = "{coefficient_first:+.2f} to {coefficient_second:+.2f}"
         return memory_table(
@@ -139,7 +139,7 @@ class RunDifference(Explanation):
             ("set back", "right", 10),
             ("F", "right", 7),
             ("recovered", "right", 9),
-            ("the second then says", "left", 22),
+            ("then predicted", "left", 22),
             ("F with controls", "left", 40),
         ]
         return columns, [

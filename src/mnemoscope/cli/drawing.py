@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 _READ = 8
 """Top tokens shown of a value under a lens."""
 _VALUE_SAID = (
-    *("max_probability", "top_z", "bottom_z", "clear_z", "target_rank", "trigger_log_probability"),
+    *("max_probability", "entropy", "top_z", "bottom_z", "clear_z", "target_rank", "trigger_log_probability"),
     *("working_probability", "working_logit", "working_probability_negative", "working_logit_negative"),
     *("literal_max_probability", "literal_target_rank"),
 )
-"""The numbers of a value that sentences say."""
+"""The numbers of a value that have a line of their own."""
 _ROOMY, _BESIDE_TRIGGERS = 80, 16
 """Columns from which a trigger takes one line; and the width before it if it takes two."""
 _PADDING, _LEAST, _HEADER, _ENDLESS = 2, 12, 6, 10_000
@@ -129,7 +129,7 @@ def draw_memory(atlas: "Atlas", memory: MemoryId, tables: "dict[str, pl.DataFram
     for sign, label in tables["labels"].select("sign", "label").rows() if "labels" in tables else ():
         console.print(Text(f"{'' if sign == 1 else 'below zero: '}{label}"))
     triggers = tables["triggers"].to_dicts()
-    for sign, name in ((1, "Triggers (highest coefficients)"), (-1, "Lowest coefficients")):
+    for sign, name in ((1, "Triggers (highest activations)"), (-1, "Lowest activations")):
         rows = [row for row in triggers if row["sign"] == sign]
         if rows or sign == 1:
             _draw_triggers(console, name, rows, _token_colours(tables, rows), limit=limit)
@@ -225,9 +225,9 @@ def _draw_triggers(
             below = " ".join(filter(None, (count, f"next {following}")))
             lines.append((rank, coefficient, Text.assemble(marked, "\n", (below, "dim"), more, overflow="fold")))
         else:
-            marked = mark_trigger(first, colours.get(first["rank"]), width=max(20, console.width - 60))
+            marked = mark_trigger(first, colours.get(first["rank"]), width=max(20, console.width - 62))
             lines.append((rank, coefficient, count, Text.assemble(marked, more), following))
-    columns = ("", "", "prefix") if narrow else (">rank", ">coefficient", ">count", "prefix", "next")
+    columns = ("", "", "prefix") if narrow else (">rank", ">activation\n(coefficient)", ">count", "prefix", "next")
     print_table(console, columns, lines)
     if len(groups) > limit:
         console.print(Text(f"  and {len(groups) - limit} more prefixes (--limit {len(groups)} shows all)", style="dim"))
@@ -255,34 +255,33 @@ def _draw_value(console: Console, value: dict[str, Any], *, vocabulary: int) -> 
     from mnemoscope.atlas.features import features_of
 
     _headline(console, "Value")
-    signs = (("", "at work, as strongly as its triggers fire"), ("_negative", "below zero, at work"))
-    for suffix, where in signs:
-        if (at_work := value[f"working_probability{suffix}"]) is not None:
-            console.print(
-                f"  {where}: largest probability {plain_percent(at_work)}"
-                f" ({times_chance(at_work, vocabulary)} x chance), {value[f'working_logit{suffix}']:.2f} nats above the"
-                " mean token"
-            )
-    largest, chance = value["max_probability"], times_chance(value["max_probability"], vocabulary)
-    numbers = _numbers("values", value, but=_VALUE_SAID)
-    console.print(
-        f"  bare, with coefficient 1: largest probability {plain_percent(largest)} ({chance} x chance), {numbers}"
+    above, rank = "{:.2f} nats above the mean token", "first trigger's next token: rank {:,}"
+    readings = (
+        ("at its typical activation", "working_probability", "working_logit", above),
+        ("the same below zero", "working_probability_negative", "working_logit_negative", above),
+        ("at coefficient 1", "max_probability", "entropy", "entropy {:.2f} nats"),
+        ("by the paper's formula", "literal_max_probability", "literal_target_rank", rank),
     )
-    if (literal := value["literal_max_probability"]) is not None:
-        rank = value["literal_target_rank"]
-        target = "" if rank is None else f", its first trigger's next token has rank {rank}"
-        console.print(f"  by the paper's formula: largest probability {plain_percent(literal)}{target}")
+    lines = [
+        (where, plain_percent(share), times_chance(share, vocabulary), "" if more is None else text.format(more))
+        for where, share, more, text in (
+            (where, value[name], value[beside], text) for where, name, beside, text in readings
+        )
+        if share is not None
+    ]
+    print_table(console, ("largest probability", ">", ">x chance", ""), lines)
+    console.print(f"  {_numbers('values', value, but=_VALUE_SAID)}")
     for feature in features_of(value):
         where = "where it fires" if feature.sign == 1 else "where it is negative"
         token = show_token(value[f"{feature.end}_texts"][0])
         promotes = f"promotes {token}" if feature.promotes else "no clear token"
-        out = f"{feature.distance:.1f} standard deviations from the mean, clear above {feature.clear:.1f}"
+        out = f"z score {feature.distance:.1f}, clear above {feature.clear:.1f}"
         console.print(Text(f"  {where}: {promotes} ({out})"))
     if value["target"] is not None:
         score = value["trigger_log_probability"]
-        mean = "" if score is None else f"; mean log probability of the next tokens {score:.2f}"
+        mean = "" if score is None else f"; mean log probability of next tokens {score:.2f}"
         target = show_token(value["target_text"])
-        console.print(Text(f"  best trigger's next token {target} has rank {value['target_rank']}{mean}"))
+        console.print(Text(f"  best trigger's next token {target}: rank {value['target_rank']:,}{mean}"))
     rows = []
     columns = (value[name][:10] for name in ("top_texts", "top_scores", "bottom_texts", "bottom_scores"))
     for top, score, bottom, low in zip(*columns, strict=True):
@@ -292,7 +291,7 @@ def _draw_value(console: Console, value: dict[str, Any], *, vocabulary: int) -> 
 
 
 def _numbers(table: str, row: dict[str, Any], *, but: Sequence[str] = ()) -> str:
-    """The numbers of a table's row, `but` those that are said elsewhere."""
+    """The numbers of a table's row, `but` those that stand elsewhere."""
     texts = (f"{column.label} {text}" for column, text in TABLES[table].numbers(row) if column.name not in but)
     return ", ".join(texts).replace("\N{NO-BREAK SPACE}", " ")
 
@@ -310,7 +309,7 @@ def _draw_activity(console: Console, activity: dict[str, Any]) -> None:
     console.print(f"  {_numbers('activity', activity, but=('prefixes', 'all_prefixes', 'positive', 'sampled'))}")
     strong = zip(strongly_active(pl.DataFrame([activity])).row(0), ("above", "below"), strict=True)
     if sides := [f"{plain_percent(share)} {side} zero" for share, side in strong if share is not None]:
-        console.print(f"  strongly active (at least an eighth of its extreme): {', '.join(sides)}")
+        console.print(f"  strongly active (≥ 1/8 of its extreme): {', '.join(sides)}")
     counts, edges = activity["histogram"], activity["edges"]
     # Bin i counts edges[i-1] <= x < edges[i].
     between = [f"{low:.3g} to {high:.3g}" for low, high in pairwise(edges)]
@@ -321,4 +320,4 @@ def _draw_activity(console: Console, activity: dict[str, Any]) -> None:
         if count
     ]
     if rows:
-        print_table(console, (">coefficient", f"of {activity['sampled']:,} sampled prefixes", ">"), rows)
+        print_table(console, (">activation (coefficient)", f"of {activity['sampled']:,} sampled prefixes", ">"), rows)

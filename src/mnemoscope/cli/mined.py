@@ -46,9 +46,9 @@ def summarise(path: Path, *, json: bool) -> None:
             print(f"  skipped {bad:,} bad rows{which}: {', '.join(rows[:_LISTED])}{more}")
     if not part:
         gave, requested = questions.prefixes, questions.prefixes_asked
-        fewer = f" (not {requested:,}: the validation text has no more)" if gave < requested else ""
+        fewer = f" of {requested:,} requested (text too short)" if gave < requested else ""
         removals = f"{questions.removals_per_layer} memories per layer for removals"
-        print(f"  asked   {gave:,} validation prefixes{fewer}, {removals}")
+        print(f"  asked   held-out prefixes: {gave:,}{fewer}; {removals}")
     if part:
         print(f"next: mine the other parts, then mnemoscope merge OUT {path} ...")
     else:

@@ -79,7 +79,7 @@ class Cost:
     seconds: dict[str, float]
     state_bytes: int
     note: str | None = None
-    """What is said of a limit that the beginning of the text fills (`spread_note`)."""
+    """The warning when a token limit covers only the beginning of the text (`spread_note`)."""
 
     @property
     def total_seconds(self) -> float:

@@ -136,9 +136,7 @@ class SettledText:
 
 
 def is_finished(context: RunContext, inputs: RunInputs, options: MiningOptions) -> bool:
-    """Whether the locked folder is a finished atlas of this model, text and plan, which is then said. The text is read
-    for that, the model is not run.
-    """
+    """True, with a note, if the folder already holds this plan's atlas. The text is read, the model is not run."""
     directory = context.directory
     if options.force or occupancy(directory) != "finished":
         return False
@@ -250,7 +248,7 @@ def open_text(spec: str | os.PathLike[str], like: MiningOptions | MiningPlan) ->
 
 
 def _notes(inputs: RunInputs, copy: TokenizedCorpus, plan: MiningPlan) -> Iterator[str]:
-    """What is said once, of a text that was read just now."""
+    """Notes on a text that was read just now, given once."""
     if not inputs.source.meter.done:
         return
     if note := limit_note(inputs.source, copy):

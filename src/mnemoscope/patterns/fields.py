@@ -164,7 +164,7 @@ class FieldFinder:
             ordered = sorted((-n, name) for name, n in zip(names, words.sum(axis=1).tolist(), strict=True) if n)
             held_names = tuple(name for _, name in ordered)
             classes = [set(CLASS_OF.get(name, ())) for name in held_names]
-            # Where the words are of one class, a surface pattern says what they have in common.
+            # Where the words are of one class, a surface pattern names what they have in common.
             if not _is_of_meaning(names, words) or (window == 0 and set.intersection(*classes)):
                 continue
             row = int(rows[place])

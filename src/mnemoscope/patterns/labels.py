@@ -52,9 +52,9 @@ def _of_layer(
         text = "" if token is None else atlas.vocabulary.texts[token]
         shared = None if token is None else f"ends in {quote(text.strip(' ') or text)}"
         label = (patterns.get((layer, memory)) if sign == 1 else None) or shared or NO_PATTERN
-        feature, says = features.get((memory, sign), (None, 0))
+        feature, top = features.get((memory, sign), (None, 0))
         if feature is not None and feature.promotes:
-            label = f"{label}; promotes {quote(atlas.vocabulary.texts[says])}"
+            label = f"{label}; promotes {quote(atlas.vocabulary.texts[top])}"
         yield layer, memory, sign, label, None if feature is None else feature.promotes
 
 

@@ -74,7 +74,7 @@ class Claim:
     """A statement of the paper, the figure it gives, and the name and format of our total. `rule` states when it counts
     as shown; `test` applies the rule to the answer and that total (or the total `by`), and returns None if it does not
     apply. `ungated`: a gated layer, half of whose coefficients are above zero whatever it learned, cannot answer it.
-    `counted`: the share is also said as so many of so many. `optional`: left out without our
+    `counted`: the share is also given as so many of so many. `optional`: left out without our
     number.
     """
 

@@ -28,10 +28,10 @@ def diff(
         str | None, typer.Option(metavar="PROMPT", help="The second is MODEL on this prompt (or last message).")
     ] = None,
     target: Annotated[
-        str | None, typer.Option("--for", metavar="TEXT", help="The second's answer.  [default: what it says]")
+        str | None, typer.Option("--for", metavar="TEXT", help="The second's answer.  [default: its prediction]")
     ] = None,
     against: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="The first's answer.  [default: what it says]")
+        str | None, typer.Option(metavar="TEXT", help="The first's answer.  [default: its prediction]")
     ] = None,
     prompts: Annotated[
         Path | None,

@@ -107,8 +107,8 @@ def serve(
 
 
 def _open_browser(url: str) -> None:
-    """Opens the address beside the server, which begins to answer now; does nothing where no window can appear, since a
-    browser of the terminal would take this one.
+    """Opens the address beside the server. Does nothing without a display: a text browser would take over the
+    terminal.
     """
     if sys.platform != "darwin" and not any(os.environ.get(name) for name in ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")):
         print("no browser is opened: none can be shown here", file=sys.stderr)

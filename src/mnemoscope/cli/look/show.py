@@ -21,7 +21,7 @@ def show(
     Its triggers, its value over the vocabulary, its activity, and the memories with the most similar values.
     The trigger token of a prefix stands in «marks»; a space inside a token shows as · and a line break as ⏎.
     A prefix that occurs several times is shown once, with its count, and near-duplicates are folded under the best.
-    In a terminal, tokens have the colour of the coefficient at them if the atlas has the table token_activations.
+    In a terminal, tokens have the colour of the activation at them if the atlas has the table token_activations.
 
     Example: mnemoscope show atlas L10.M222
     """

@@ -24,8 +24,8 @@ def trace(
         typer.Option(
             "--set",
             metavar="CHANGE",
-            help="L10.M222=0 sets a coefficient, L10.M222*2 scales it; at the last position: L10.M222=0@last; "
-            "from position 5 on: L10.M222=0@5. May be given several times; shows before and after.",
+            help="L10.M222=0 sets an activation (coefficient), L10.M222*2 scales it; at the last position:"
+            " L10.M222=0@last; from position 5 on: L10.M222=0@5. May be given several times; shows before and after.",
             show_default=False,
         ),
     ] = None,
@@ -61,7 +61,7 @@ def trace(
     After every token: what comes next, and from which layer on that is decided. For one position: what the residual,
     the feed-forward layer and the output of every layer predict, and which memories contribute most, with their votes.
     With --set: all of this before and after the change. With --figure1 the layer is drawn, too: the keys that the
-    prefix meets, their coefficients, the weighted values and their sum (with --set: after the change). A space inside a
+    prefix meets, their activations, the weighted values and their sum (with --set: after the change). A space inside a
     token shows as · and a line break as ⏎.
 
     Example: mnemoscope trace builtin:pydocs "Return a list of" --set L5.M25=0 --generate 10

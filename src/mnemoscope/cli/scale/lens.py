@@ -27,7 +27,7 @@ def lens(
     force: Annotated[bool, typer.Option("--force", help="Fit lenses again that the atlas has.")] = False,
     json: arg.Json = False,
 ) -> None:
-    """Fit lenses, through which lower layers can be read.
+    """Fit tuned and ridge lenses for lower layers.
 
     They are maps from every layer to the head, for its values and its stream. ridge: least squares, in closed form.
     tuned: trained to predict what the model predicts. Both are judged on held-out prefixes, and a layer at which one is

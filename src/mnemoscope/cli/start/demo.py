@@ -30,9 +30,9 @@ def demo(
     """Mine a small built-in model, and write its report.
 
     Its text is Python's documentation, and the report answers the paper's questions. Works offline and takes a few
-    minutes. A finished demo is shown again, not mined again. A memory is striking if its value is confident and often
-    says what follows its triggers: the value's largest probability at work times the share of its 25 best triggers that
-    are followed by the value's top token.
+    minutes. A finished demo is shown again, not mined again. A memory is striking if its value is confident and its
+    top token often follows its triggers: the largest probability at its typical activation times the share of its 25
+    best triggers that are followed by the value's top token.
 
     Example: mnemoscope demo
     """
@@ -122,17 +122,17 @@ def _draw(atlas: "Atlas", layers: list[dict[str, Any]], rows: list[dict[str, Any
     ]
     print_table(console, (">layer", ">fires", ">never", ">right"), lines)
     vocabulary = atlas.manifest.model.sizes.vocabulary
-    print("\nStriking memories: after text like this, the value says what follows, with")
-    print("probability p at work (as strongly as the memory fires; x chance: bare, with")
-    print("coefficient 1); true: share of its 25 best triggers that are followed by it")
+    print("\nStriking memories: neurons whose top output token often follows their triggers;")
+    print("p: its probability at the typical activation (x chance: at coefficient 1);")
+    print("follows: the share of the 25 best triggers that are followed by it")
     examples: list[tuple[str | Text, ...]] = []
     for row in rows:
-        after, says = mark_trigger(row, width=min(60, console.width - 49)), show_token(row["top_text"])
+        after, top = mark_trigger(row, width=min(60, console.width - 49)), show_token(row["top_text"])
         at_work = "" if row["working_probability"] is None else percent(row["working_probability"])
         bare = times_chance(row["max_probability"], vocabulary)
-        examples.append((row["name"], after, says, at_work, bare, f"{row['agreement']:.0%}"))
+        examples.append((row["name"], after, top, at_work, bare, f"{row['agreement']:.0%}"))
     if rows:
-        print_table(console, ("memory", "after", "says", ">p at work", ">x chance", ">true"), examples)
+        print_table(console, ("memory", "after", "top token", ">p", ">x chance", ">follows"), examples)
     else:
         console.print(Text("none: the text is too short, or the model untrained"))
     best = rows[0]["name"] if rows else str(atlas.name(atlas.layers[-1], 0))

@@ -74,7 +74,7 @@ def mine(
     skip_bad_rows: arg.SkipBadRows = 0,
     skip_special: Annotated[bool, typer.Option("--skip-special", help="Special tokens are never triggers.")] = False,
     token_activations: Annotated[
-        bool, typer.Option("--token-activations", help="Keep coefficients at every token of the best examples.")
+        bool, typer.Option("--token-activations", help="Keep activations at every token of the best examples.")
     ] = False,
     random: Annotated[bool, typer.Option("--random", help="Draw examples of every memory at random, too.")] = False,
     *,

@@ -28,7 +28,7 @@ AUTO = "auto"
 
 @dataclass(frozen=True, kw_only=True)
 class MiningOptions:
-    """The options of a mining run beside its model, text and folder; None: the run decides. Raises OptionError."""
+    """Options of a run, except model, text and folder; None: the run decides. Raises OptionError."""
 
     validation: str | os.PathLike[str] | None = None
     """The text for questions on held-out prefixes; None: sentences held out of the corpus."""

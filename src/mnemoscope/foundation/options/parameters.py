@@ -25,7 +25,7 @@ MEANINGS = {
     "count": "How many; None: all.",
     "gradients": "Whether what hooks put in may require its gradient.",
     "past": "The library's cache of what was read before.",
-    "how": "How bare numbers are meant: set or scale.",
+    "how": "How numbers without a sign are meant: set or scale.",
     "ids": "Numbers of tokens, or of rows in a column.",
     "interventions": 'Changes of memories: {"L10.M222": 0.0} or ["L10.M222=0@last"].',
     "k": "How many triggers of each memory and sign; None: all.",

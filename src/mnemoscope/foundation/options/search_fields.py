@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from mnemoscope.errors import OptionError
 
 SEARCH_FIELDS = ("patterns", "annotations", "words", "triggers", "values", "bottom")
-"""In the order of an answer: first what a memory is said to be. `words` are those at the triggers, `values` the 20 top
+"""In the order of an answer: what describes a memory first. `words` are those at the triggers, `values` the 20 top
 tokens of the value, `bottom` its 20 bottom tokens.
 """
 USUAL_FIELDS = SEARCH_FIELDS[:-1]

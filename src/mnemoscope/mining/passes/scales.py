@@ -1,7 +1,7 @@
 """The median over the validation prefixes of what the norms before the head divide each layer's values by.
 
-A value at work (definitions.md section 2) needs this number, so one product with the head gives bare values and values
-at work. Runs without the head.
+A value at its typical activation (definitions.md section 2) needs this number, so one product with the head gives
+values at coefficient 1 and at typical activations. Runs without the head.
 """
 
 from collections.abc import Mapping

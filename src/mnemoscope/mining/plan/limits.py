@@ -6,7 +6,7 @@ from mnemoscope.corpus import Source, TokenizedCorpus
 from mnemoscope.foundation.formatting import plain_percent
 
 _MOST = 0.5
-"""A share of the text from which on nothing is said."""
+"""The share of the text from which on there is no warning."""
 _SPARE = 1.1
 """How much more is drawn than the limit takes on average, since documents differ in length."""
 _ROUNDING = 1e-9
@@ -23,8 +23,8 @@ def limit_note(source: Source, copy: TokenizedCorpus) -> str | None:
 
 
 def spread_note(documents: int, share: float, sample: float | None) -> str | None:
-    """What is said of a limit that the first `documents` fill, a `share` of the text, with the `--sample` that draws as
-    much from all of it; None where they are half of the text or more.
+    """The warning when a token limit covers only the beginning of the text (`documents`, a `share` of it), with the
+    `--sample` that spreads it; None from half of the text on.
     """
     if not 0 < share < _MOST:
         return None

@@ -182,7 +182,7 @@ class MiningPlan:
         return replace(self, **stated)
 
     def difference(self, begun: Mapping[str, Any]) -> tuple[str, str] | None:
-        """What differs from the plan `begun`, and what to use; None if nothing does. Open entries do not differ."""
+        """The first differing entries and advice; None if none differs. Entries not settled yet are ignored."""
         other = {name: value for name, value in self.document().items() if begun.get(name) != value}
         changed = {
             name

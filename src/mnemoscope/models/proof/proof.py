@@ -38,7 +38,7 @@ ROUNDINGS = 4.0
 
 _CLAIMS = {
     "residual": "residual and feed-forward update do not add up to the block's output",
-    "ablation": "zeroing the coefficients does not move the block's output by what the values say",
+    "ablation": "zeroing the coefficients does not move the block's output by what the values add",
     "keys": "the keys do not reproduce the coefficients",
     "scores": "the scores of the last layer are not the model's own logits",
 }

@@ -28,7 +28,7 @@ QUESTION = Question(
     paper=Paper(
         figure="B6",
         section="beyond",
-        question="How few memories hold the predictions up, and are they those with large coefficients and values?",
+        question="How few memories hold the predictions up, and are they those with large activations and values?",
     ),
     numbers=(
         *(Number(f"{name}_top", "share", f"sum of {name} held by the top 1 %") for name in MEASURES),

@@ -13,7 +13,7 @@ from mnemoscope.questions.answer_builder import MEMORIES, AnswerBuilder, complem
 from mnemoscope.questions.question import Number, Paper, Question
 from mnemoscope.questions.sources import by_layer, read_layers
 
-_STRONG = "of their strongly active positions, those with a coefficient {} zero"
+_STRONG = "of their strongly active positions, those with an activation {} zero"
 
 QUESTION = Question(
     "input_output",

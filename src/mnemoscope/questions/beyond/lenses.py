@@ -56,7 +56,7 @@ QUESTION = Question(
     paper=Paper(
         figure="B3",
         section="beyond",
-        question="Do values and streams of lower layers say more when they are read in the space they are written in?",
+        question="Do values and streams of lower layers predict more if read in the space that they are written in?",
     ),
     numbers=(
         *(

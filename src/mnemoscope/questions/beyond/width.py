@@ -33,7 +33,7 @@ _LEAST, _RANDOM, _STOPPED, _WRONG = (
     "nats lost without so many of the least useful memories",
     "nats lost without so many random memories",
     "tokens that could stop, by the least probability of the residual's top token",
-    "of those, tokens that the model ends up saying otherwise",
+    "of those, tokens whose final prediction is another one",
 )
 PARTS = {round(100 * part): part for part in ABLATED_PARTS}
 LEAST = tuple(Number(f"least_{percent}", "number", f"least useful {percent} %", table=_LEAST) for percent in PARTS)

@@ -44,8 +44,8 @@ QUESTION = Question(
     paper=Paper(
         figure="Figure 3",
         section="3.2",
-        question="How much does a memory's coefficient change when a token is removed from the prefixes that trigger"
-        " it?",
+        question="How much does a memory's activation (coefficient) change when a token is removed from the prefixes"
+        " that trigger it?",
         claims=(
             Claim(
                 "removing the last token hurts most",
@@ -56,7 +56,7 @@ QUESTION = Question(
                 " without a random one; memories are resampled",
                 above(0),
             ),
-            Claim("layers whose medians say so", "all", "last_hurts_most", "share", counted=True),
+            Claim("layers whose medians show it", "all", "last_hurts_most", "share", counted=True),
             Claim(
                 "the last token matters less in upper layers: median change there minus that in lower layers",
                 "above 0",

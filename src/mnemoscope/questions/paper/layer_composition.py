@@ -15,14 +15,14 @@ from mnemoscope.questions.verdicts import above, each_layer_between
 
 QUESTION = Question(
     "layer_composition",
-    title="whether a layer says what one of its memories says",
+    title="whether a layer's top token is that of one of its memories",
     paper=Paper(
         figure="Figure 8",
         section="5.1",
         question="How often is a layer's prediction different from that of every one of its memories?",
         claims=(
             Claim(
-                "no memory says what the layer says, in the layer where this is rarest",
+                "no memory's top token is the layer's top token, in the layer where this is rarest",
                 "68 % or more",
                 "zero_agreement_least_layer",
                 "share",
@@ -50,13 +50,13 @@ QUESTION = Question(
         ),
     ),
     numbers=(
-        Number("zero_agreement", "share", "no memory says it"),
-        Number("zero_agreement_major", "share", "no major memory says it"),
-        Number("zero_agreement_output", "share", "no memory says what the block puts out"),
+        Number("zero_agreement", "share", "no memory's top token is the layer's"),
+        Number("zero_agreement_major", "share", "no major memory's top token is the layer's"),
+        Number("zero_agreement_output", "share", "no memory's top token is the block output's"),
         Number("agreeing_stop_word", "share", "target is a stop word"),
         Number("agreeing_stop_word_top", "share", "the layer's own top token is a stop word"),
         Number("agreeing_short", "share", "prefix under 5 tokens"),
-        Number("zero_agreement_least_layer", "share", "no memory says it, in the layer where this is rarest"),
+        Number("zero_agreement_least_layer", "share", "no memory's top token is the layer's, where this is rarest"),
         Number("all_stop_word", "share", "target is a stop word, over all prefixes"),
         Number("all_short", "share", "prefix under 5 tokens, over all prefixes"),
         Number("agreeing_stop_word_above_all", "share", "target is a stop word, where a memory agrees minus over all"),

@@ -65,11 +65,11 @@ QUESTION = Question(
     ),
     numbers=(
         Number("probability", "share", "probability of the final token"),
-        Number("probability_matching", "share", "the same, where the residual already says it"),
+        Number("probability_matching", "share", "the same, where the residual already predicts it"),
         *(Number(f"probability_q{round(100 * level)}", "share") for level in LEVELS),
         Number("rise", "share", "rise of the mean probability since the layer before; in all, since the first"),
         Number("rising_steps", "share", "layers where that probability rises"),
-        Number("rise_where_decided", "share", "rise to the next layer, where both already say the final token"),
+        Number("rise_where_decided", "share", "rise to the next layer, where both already predict the final token"),
         Number("literal_probability_bare", "share", "literal: probability of top(o E^T), the paper's final token"),
         NUMBER_OF_DOCUMENTS,
     ),

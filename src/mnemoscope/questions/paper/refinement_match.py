@@ -64,7 +64,7 @@ QUESTION = Question(
         literal=True,
     ),
     numbers=(
-        Number("match", "share", "residual already says the final token"),
+        Number("match", "share", "residual already predicts the final token"),
         Number("match_lower_third", "share", "match at the end of the lower third"),
         Number("match_last", "share", "match in the last layer"),
         Number(
@@ -100,7 +100,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
 
 
 def _add(builder: AnswerBuilder, atlas: Atlas, rows: Predictions, number: int) -> None:
-    """Matches are said to grow fast from the paper's layer `number` on."""
+    """The paper has matches grow fast from the paper's layer `number` on."""
     match, layers = rows.share(rows["residual_top"] == rows["final_top"]), model_layers(atlas)
     builder.add_layers("match", match, total=False)
     for name, layer in (("match_lower_third", -(-layers // 3) - 1), ("match_last", layers - 1)):

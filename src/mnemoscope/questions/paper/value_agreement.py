@@ -51,7 +51,7 @@ QUESTION = Question(
         Number(
             "log_probability_gain",
             "nats",
-            "mean log probability of its triggers' next tokens under the bare value (the paper's), minus the unigram's",
+            "mean log probability of its triggers' next tokens at coefficient 1 (the paper's), minus the unigram's",
         ),
         Number("without_target", "share", "memories without a target"),
         Number("agreement_above_baseline", "share", "agreement above shuffled targets and chance"),

@@ -20,13 +20,13 @@ DECILES = tuple(
     Number(f"decile_{decile}", "share", table="by tenth of the memories, least confident first") for decile in range(10)
 )
 WORKING_DECILES = tuple(
-    Number(f"working_{one.name}", "share", table="by tenth of the memories, least confident at work first")
+    Number(f"working_{one.name}", "share", table="by tenth, least confident at typical activation first")
     for one in DECILES
 )
 MOST = 100
 TRIGGERS = 50
 CONFIDENT = 0.1
-"""The largest probability from which a value at work counts as confident."""
+"""The largest probability from which a value at its typical activation counts as confident."""
 
 
 def _above_share_of_memories(answer: Answer, row: Row) -> Verdict | None:
@@ -77,11 +77,11 @@ QUESTION = Question(
         literal=True,
     ),
     numbers=(
-        Number("working_probability", "share", "largest probability at work, mean", terminal="number"),
-        Number("working_probability_best", "share", "largest probability at work, best memory", terminal="number"),
-        Number("working_confident", "share", f"values with a probability at work of {CONFIDENT} or more"),
-        Number("max_probability", "share", "largest bare probability (the paper's), mean", terminal="number"),
-        Number("max_probability_best", "share", "largest bare probability, best memory", terminal="number"),
+        Number("working_probability", "share", "top probability at typical activation, mean", terminal="number"),
+        Number("working_probability_best", "share", "top probability at typical activation, best", terminal="number"),
+        Number("working_confident", "share", f"values with a probability of {CONFIDENT} or more at typical activation"),
+        Number("max_probability", "share", "top probability at coefficient 1 (the paper's), mean", terminal="number"),
+        Number("max_probability_best", "share", "top probability at coefficient 1, best", terminal="number"),
         Number("value_norm", "number", "norm of the value, mean"),
         *DECILES,
         *WORKING_DECILES,
@@ -90,7 +90,7 @@ QUESTION = Question(
         Number("top100_trigger_share", "share", "of the 100, share of triggers they are right after, mean"),
         Number("top100_agreement", "share", "of the 100, agreement"),
         Number("top100_value_norm", "number", "of the 100, norm of the value, mean"),
-        Number("working_top100_upper_layers", "share", "of the 100 most confident at work, in the upper layers"),
+        Number("working_top100_upper_layers", "share", "of the 100 at typical activation, in the upper layers"),
         Number("working_top100_with_trigger", "share", "of these 100, right after at least one trigger"),
         Number("working_top100_trigger_share", "share", "of these 100, share of triggers they are right after, mean"),
         Number("working_top100_agreement", "share", "of these 100, agreement"),

@@ -16,9 +16,10 @@ FEWEST_PREFIXES = 5
 def best_examples(atlas: Atlas, count: int = 10) -> pl.DataFrame:
     """The `count` memories whose values predict best what follows their triggers, the best first.
 
-    score = largest probability of the value at work (of the bare value if unknown) x share of its best triggers that
-    the value's top token follows; a trigger at the end of its sentence counts as not followed. Only memories with
-    a clear token, if that is known, whose best triggers have enough distinct prefixes, and one for each top token.
+    score = largest probability of the value at its typical activation (at coefficient 1 if unknown) x share of its best
+    triggers that the value's top token follows; a trigger at the end of its sentence counts as not followed. Only
+    memories with a clear token, if that is known, whose best triggers have enough distinct prefixes, and one top
+    token.
 
     Columns: layer, memory, score, max_probability, working_probability, agreement (share of the best triggers that the
     top token follows), prefixes (distinct ones among the best triggers), top_token.

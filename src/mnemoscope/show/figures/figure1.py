@@ -31,14 +31,14 @@ Slot = tuple[int, int, int, str]
 Layout = tuple[int, int, Slot, Slot, Slot, Slot]
 """The width; the height of a memory's row; slots for key, coefficient, weighted value and tokens."""
 BROAD: Layout = (
-    *(960, 24, (0, 16, 290, "key"), (300, 16, 120, "coefficient m")),
+    *(960, 24, (0, 16, 290, "key"), (300, 16, 120, "activation m")),
     *((436, 16, 300, "weighted value m·v"), (752, 16, 208, "best tokens of ±v")),
 )
-NARROW: Layout = (380, 62, (0, 16, 380, ""), (0, 52, 126, "coefficient m"), (140, 52, 240, "m·v"), (0, 34, 380, ""))
+NARROW: Layout = (380, 62, (0, 16, 380, ""), (0, 52, 126, "activation m"), (140, 52, 240, "m·v"), (0, 34, 380, ""))
 _LINE, _LETTER, _NUMBER = 24, 7.0, 52
 """Height of a line; width of a letter of 12 pixels, with room for wider fonts; of a number."""
 _STREAMS = {"residual": "residual r", "ffn": "+ update u", "output": "= output o"}
-_NOTES = ("Blue: m > 0, orange: m < 0. Pale: the length, |m| norm(v);", "full: its part along the sum y; they add up.")
+_NOTES = "m: activation (coefficient), blue above 0, orange below.", "Pale: length, |m| norm(v). Full: part along y."
 _PREDICT = "r and o predict, u promotes, by the model's own head:"
 
 

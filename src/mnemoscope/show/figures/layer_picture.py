@@ -25,7 +25,7 @@ RADIUS = 1.5
 SPOKEN = 6_000
 """Largest number of points with titles; with more, the page would grow by megabytes."""
 TITLES = ("prefixes at which it fires", "value's largest probability")
-STRONG_TITLE, WORK_TITLE = "prefixes at which it is strongly active", "value's largest probability at work"
+STRONG_TITLE, WORK_TITLE = "prefixes at which it is strongly active", "probability at typical activation"
 LABEL = "Memories by how often they are active and how confident their value is; the table below has the same numbers"
 _LETTERS = {"%": 0.889, ".": 0.278, "n": 0.556, "e": 0.556, "v": 0.5, "r": 0.333}
 """Widths relative to the font size; other characters are digits."""
@@ -86,7 +86,7 @@ def percent(share: float) -> str:
 
 def frame(atlas: Atlas, *, patterns: bool) -> PictureFrame:
     """Across: strongly active where coefficients can be below zero, since half of all are above it there. Up: the value
-    at work; mined without prefixes the bare one.
+    at its typical activation; mined without prefixes at coefficient 1.
     """
 
     def read(layer: int) -> tuple[pl.DataFrame, pl.DataFrame]:

@@ -87,7 +87,7 @@ def _keys(answers: Mapping[str, Answer]) -> list[str]:
         changes = [
             f"{row.text} without {'a' if name == 'random' else 'the'} {name} one" for name, row in medians.items()
         ]
-        sentences.append(f"{lead}: the median change of the coefficient is {join_words(changes)}.")
+        sentences.append(f"{lead}: the median change of the activation (coefficient) is {join_words(changes)}.")
     return sentences
 
 
@@ -132,7 +132,7 @@ def _values(answers: Mapping[str, Answer]) -> list[str]:
         clearly = {"more": "more than", "less": "less than", "": "not clearly apart from"}
         against = [f"{clearly[_side(overall, row)]} {words} ({row.text})" for row, words in baselines if row]
         sentences.append(
-            f"What a value speaks most for is what follows its memory's best trigger for {overall.text} of the"
+            f"A value's top token is what follows its memory's best trigger for {overall.text} of the"
             f" memories: {join_words(against)}."
         )
     if upper is not None and lower is not None:
@@ -175,8 +175,8 @@ def _refinement(answers: Mapping[str, Answer]) -> list[str]:
         passing = "" if half == len(rows) else f" From layer {rows[half].layer} on it is at least half."
         ends = f"in {first.text} of cases in layer {first.layer} and in {last.text} in layer {last.layer}"
         sentences.append(
-            "Each layer adds to a running sum, the residual stream. Read as a prediction where it enters the"
-            f" feed-forward layer, it already says the model's final token {ends}.{passing}"
+            "Each layer adds to a running sum, the residual stream. Decoded where it enters the"
+            f" feed-forward layer, it already predicts the model's final token {ends}.{passing}"
         )
     events = answers["refinement_events"]
     changed, composed = events.total("changed"), events.total("composition_of_changed")
@@ -186,7 +186,7 @@ def _refinement(answers: Mapping[str, Answer]) -> list[str]:
             " token that neither the stream nor the layer ranked first: a composition."
         )
     if (zero := answers["layer_composition"].total("zero_agreement")) is not None:
-        sentences.append(f"In {zero.text} of cases a layer says what none of its firing memories says.")
+        sentences.append(f"In {zero.text} of cases a layer's top token is that of none of its firing memories.")
     return sentences
 
 

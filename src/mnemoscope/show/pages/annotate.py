@@ -48,7 +48,7 @@ TITLES = {
     "same_class": "keys that both call the same",
     "related": "related",
     "distant": "distant",
-    "split": "as many say the one as the other",
+    "split": "as many for the one as for the other",
 }
 """Labels of the numbers of results; other names are shown as they are."""
 

@@ -237,7 +237,7 @@ def _counts(rows: pl.DataFrame) -> dict[str, int]:
 
 
 def layer_page(edition: Edition, layer: LayerNumber, address: Choice) -> Page:
-    """One layer: its memories as a table and a picture, and what the questions say of it."""
+    """One layer: its memories as a table and a picture, and what the questions find in it."""
     rows = layer_rows(edition, layer)
     selected = choose(rows, address)
     pages = max(1, -(-selected.height // ROWS))
@@ -298,12 +298,12 @@ def _points(edition: Edition, layer: int) -> tuple[pl.DataFrame, list[str], list
 
 def _title(row: Mapping[str, Any]) -> str:
     clear = row["promotes_negative" if row["negative"] else "promotes"]
-    says = row["label"] or (f"says {show_token(row['top_text'])}" if clear else "no clear token")
+    label = row["label"] or (f"promotes {show_token(row['top_text'])}" if clear else "no clear token")
     sign = " below zero" if row["negative"] else ""
     how, often = ("fires", "rate") if row["strong_negative"] is None else ("strongly active", "strong")
     return (
-        f"{row['name']}{sign}: {says}; {how} at {format_value(row[often], 'share')}, largest"
-        f" probability at work {format_value(row['working_probability'], 'share')}"
+        f"{row['name']}{sign}: {label}; {how} at {format_value(row[often], 'share')}, largest"
+        f" probability at its typical activation {format_value(row['working_probability'], 'share')}"
     )
 
 

@@ -277,7 +277,7 @@ def _by_triggers(edition: Edition, wanted: MemoryId, triggers: Sequence[Data]) -
 
 
 def memory_token(edition: Edition, memory: MemoryId) -> Data:
-    """`top` is its value's first token, said only if it `promotes` it."""
+    """`top` is its value's first token, given only if it `promotes` it."""
     return {
         "memory": str(memory),
         "top": edition.atlas.vocabulary.token(edition.tokens_of(memory)["top_tokens"][0]),

@@ -68,7 +68,7 @@ def read_memories(edition: Edition) -> list[Data]:
 
 
 def composition_cases(edition: Edition, listed: pl.DataFrame) -> list[Data]:
-    """Prefixes whose prediction the last layer composes: the prefix, and what each stream and the text say next."""
+    """Prefixes whose prediction the last layer composes: the prefix, and the next token by each stream and the text."""
     atlas, cases = edition.atlas, []
     stored = atlas.table("prefixes").select("prefix", "sentence", "position").rows_by_key("prefix", unique=True)
     prefixes = atlas.prefixes([stored[prefix] for prefix in listed["prefix"]])

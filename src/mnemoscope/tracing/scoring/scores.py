@@ -112,7 +112,7 @@ def own_norm_scales(
     model: LanguageModel, layer: int, residual: Tensor, ffn_output: Tensor, branches: Sequence[Tensor]
 ) -> Tensor:
     """The divisors `[row, branch]` of a layer's own norms that its values pass; 1 without such norms, one column
-    without branches. With the final norm's scale they lead to the head (definitions.md section 2, a value at work).
+    without branches. With the final norm's scale they lead to the head (definitions.md section 2, typical activation).
     """
     read = residual + ffn_output if model.block == "post-norm" else ffn_output
     divisors = model.norm_scale(read, layer=layer)[:, None]

@@ -118,13 +118,13 @@ def join(
 
 @router.post(f"{PLACE}/join", dependencies=[FORM])
 def confirm_join(site: OneSite, invitation: Annotated[str, Form(max_length=200)] = "") -> Response:
-    """Makes this browser that of the annotator who was invited, and who says so."""
+    """Signs this browser in as the invited annotator, who confirms it."""
     return _join_as(site, _find_invited(site, invitation), invitation)
 
 
 @router.post(f"{PLACE}/leave", dependencies=[FORM])
 def leave(site: OneSite, request: Request) -> Response:
-    """Makes this browser nobody's; what was judged stays."""
+    """Signs this browser out; judgements are kept."""
     to = PLACE if sessions.has_full_access(site, request) else f"{PLACE}/join"
     return sessions.set_annotator_cookie(site, done(request, {"name": None}, to=to), "")
 

@@ -41,7 +41,7 @@ _MEMORY = re.compile(r"L[0-9]{1,9}(\.[ES][0-9]{1,9})?\.M[0-9]{1,9}")
 
 
 class PatternForm(BaseModel):
-    """The form of a pattern; the store says what of it cannot be."""
+    """The form of a pattern; the store refuses what cannot be."""
 
     kind: str = Field("", max_length=20, description="shallow, semantic or both")
     description: str = Field("", max_length=5_000, description="What the prefixes share")

@@ -133,7 +133,7 @@ def search(
     layers: Layers = "",
     page: Number = 1,
 ) -> Page | Response:
-    """Memories by what their triggers, values, patterns and annotations say; a memory's name opens it."""
+    """Memories by words in their triggers, values, patterns and annotations; a memory's name opens it."""
     if _MEMORY.fullmatch(q):
         return RedirectResponse(f"/{site.atlas[MemoryId.parse(q.strip().upper())].id}", 303)
     return search_page(site.edition(), background.index, text=q, fields=fields, layers=layers, page=page)
@@ -157,7 +157,7 @@ def token(
     layers: Layers = "",
     page: Number = 1,
 ) -> Page:
-    """One token: the values that promote it, those that speak against it, and the keys that fire on it."""
+    """One token: the values that promote it, those that demote it, and the keys that fire on it."""
     last = len(site.edition().atlas.vocabulary.texts) - 1
     if token > last:
         raise HTTPException(404, f"Token {token} is not in the vocabulary, which has tokens 0-{last}.")

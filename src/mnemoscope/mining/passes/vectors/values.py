@@ -2,7 +2,7 @@
 section 4). Makes `values`.
 
 Every value is projected under the `gain` projection (definitions.md section 2), in blocks of scores that are dropped
-once read: at its own length, which matters under an adaptive softmax only, and at work, for each sign of its memory,
+once read: at its own length, which matters under an adaptive softmax only, and at the typical activation of each sign,
 divided by what the norms divide by (scales.py). How far its first score stands out is compared with random directions.
 """
 
@@ -30,7 +30,7 @@ SIGNS = (1, -1)
 TOKENS_KEPT = 20
 """Top and bottom tokens kept of each value."""
 AT_WORK = (("working_logit", "working_probability"), ("working_logit_negative", "working_probability_negative"))
-"""The columns of values at work, by sign; null without a scale."""
+"""The columns of values at typical activations, by sign; null without a scale."""
 _DIRECTIONS, _CLEAR = 1_000, 0.99
 """Random directions, and the share of them whose first score is not clear."""
 TIE = 1e-5
@@ -81,7 +81,7 @@ class ValuePass:
         return Projector.of(self.model)
 
     def columns(self, layer: int, wanted: Targets, factors: NDArray[np.float64] | None = None) -> dict[str, Any]:
-        """The columns of `values` for one layer. `factors [sign, memory]` multiply values at work, NaN if the memory
+        """The columns of `values` for one layer. `factors [sign, memory]` make typical activations, NaN if the memory
         has no trigger of that sign (`work_factors`). A linear head multiplies scores as it multiplies vectors, so one
         product serves all.
         """
@@ -125,7 +125,7 @@ class ValuePass:
             at_work = np.stack([columns[name] for name in names])
             if wrong := np.flatnonzero(~np.isnan(numbers) & ~np.isfinite(at_work).all(0)).tolist():
                 named = model.numbering(layer).name(layer, wrong[0])
-                raise NotFinite(f"the value of {named} at work is not finite; check the model's weights")
+                raise NotFinite(f"{named}'s value at its typical activation is not finite; check the model's weights")
             columns |= {name: pa.array(columns[name], mask=np.isnan(numbers)) for name in names}
         return {name: unknown for names in AT_WORK for name in names} | columns
 
@@ -151,7 +151,7 @@ class ValuePass:
 
 
 def work_factors(model: LanguageModel, layer: int, triggers: pl.DataFrame, scale: Scale) -> NDArray[np.float64]:
-    """What each value of a layer is multiplied by at work (definitions.md section 2): `[sign, memory]`, of 1 and -1.
+    """The factors to a layer's typical activations (definitions.md section 2): `[sign, memory]`, of 1 and -1.
     The median coefficient of its memory's triggers of that sign, divided by `scale`, which has one number, or one per
     branch; NaN without such triggers.
     """
@@ -166,7 +166,7 @@ def work_factors(model: LanguageModel, layer: int, triggers: pl.DataFrame, scale
 
 def write_layer_values(run: MiningRun, layer: int) -> None:
     """Writes `values` of one layer if it is missing; needs triggers and scales. Without prefixes no scale is known, and
-    the columns of values at work are null.
+    the columns of values at typical activations are null.
     """
     if run.is_made("values", layer):
         return
@@ -186,7 +186,7 @@ def _read_distance(share: Share) -> NDArray[np.float32]:
 
 
 def _read_working(names: tuple[str, str], share: Share) -> Columns:
-    """The columns at work from the scores of values at work."""
+    """The columns at typical activations from the scores of such values."""
     with torch.inference_mode():
         first, mean = share.scores.amax(1), share.scores.mean(1)
     return _at_work(names, share.scores, first, mean, torch.ones_like(mean))
@@ -213,7 +213,7 @@ def _read_literal(targets: Ints, share: Share) -> Columns:
 
 
 def _read_scores(wanted: Targets, times: Sequence[tuple[tuple[str, str], Tensor]], share: Share) -> Columns:
-    """The columns of some memories; with factors `times [memory]` those at work, too."""
+    """The columns of some memories; with factors `times [memory]` those at typical activations, too."""
     scores, opposite, memories = share.scores, share.opposite, share.vectors
     with torch.inference_mode():
         count = len(scores)

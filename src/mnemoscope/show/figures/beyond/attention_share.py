@@ -33,7 +33,7 @@ WHOLE = ("embedding", "attention", "ffn", "bias", "rest")
 def _events(name: str, alone: str) -> tuple[Series, ...]:
     return (
         Series(f"{name}_residual", GREY, title="residual: the stream's token stays"),
-        Series(f"{name}_agreement", GREEN, title="agreement: both say it"),
+        Series(f"{name}_agreement", GREEN, title="agreement: both predict it"),
         Series(f"{name}_composition", ORANGE, title="composition: a third token"),
         Series(f"{name}_own", PURPLE, title=alone),
     )
@@ -91,7 +91,7 @@ def figure(answer: Answer) -> Figure:
         f" {over_all(answer, 'attention_share')} attention's, {over_all(answer, 'ffn_share')} the feed-forward layers'."
         f" Attention changes the prediction in {over_all(answer, 'attention_changed')} of cases, a feed-forward layer"
         f" in {over_all(answer, 'ffn_changed')}.",
-        "The shares say who writes the prediction; what attention carries to later layers is not in them.",
+        "The shares show who writes the prediction; what attention carries to later layers is not in them.",
         "A large embedding, parallel blocks or few heads divide the logit in another way.",
         tables=(_whole(answer),),
     )

@@ -18,7 +18,7 @@ SIGNS = (
 
 def figure(answer: Answer) -> Figure:
     name, title = "input_output", "what memories do to what they read"
-    signs = "is the coefficient above zero where they are strongly active?"
+    signs = "is the activation (coefficient) above zero where they are strongly active?"
     return Figure(
         (
             *lines(answer, SHARES, name=name, title=title, y="share of memories", dodge=True),
@@ -30,5 +30,5 @@ def figure(answer: Answer) -> Figure:
         f"Memories that add to what they read are {ends(answer, 'adds')}; those that remove it are"
         f" {ends(answer, 'removes')}.",
         "A memory that adds makes what it found louder for the layers above; one that removes has dealt with it.",
-        "Where its activation is negative (GELU, SiLU), a memory does the reverse of what its weights say.",
+        "Where its activation is negative (GELU, SiLU), a memory does the reverse of what its weights suggest.",
     )

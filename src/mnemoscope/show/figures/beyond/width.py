@@ -47,7 +47,7 @@ def figure(answer: Answer) -> Figure:
         " mined text) are set to their mean, and the loss on held-out text is compared with the whole model's; beside"
         " it the mean of four random orders. The width is that of the widest cut tried that costs no more, nor any"
         " narrower one. A token could stop at a layer where the residual's top token has more than that probability;"
-        " an error is a token that the model ends up saying otherwise. Lines of the last panel are darker for higher"
+        " an error is a token whose final prediction is another one. Lines of the last panel are darker for higher"
         " layers.",
         f"Width needed: {ends(answer, 'width_needed')}; with random memories taken out"
         f" {ends(answer, 'width_needed_random')}. {over_all(answer, 'never_fires')} of all memories never fire, and"

@@ -29,7 +29,7 @@ KINDS = (
 
 
 def figure(answer: Answer, patterns: Answer) -> Figure:
-    active = "memories with a coefficient above zero, and those that are strongly active"
+    active = "memories with an activation (coefficient) above zero, and those strongly active"
     half = (
         " Here coefficients can be below zero, and about half are above it at any prefix, so that every memory seems"
         " active; the dashed lines count where one is near its own extreme."

@@ -7,9 +7,9 @@ from mnemoscope.show.figures.panels import lines
 from mnemoscope.show.figures.stated import Stated
 
 ZERO = (
-    Series("zero_agreement", BLUE, title="no firing memory says it"),
+    Series("zero_agreement", BLUE, title="no firing memory agrees"),
     Series("zero_agreement_major", ORANGE, DASHED, "none of those with 90 % of the weight"),
-    Series("zero_agreement_output", GREY, DOTTED, "no memory says the block's output (lens)"),
+    Series("zero_agreement_output", GREY, DOTTED, "no memory agrees with the block's output (lens)"),
 )
 AGREEING = (
     Series("agreeing_stop_word", BLUE, title="next token is a stop word"),
@@ -21,7 +21,7 @@ OF_THOSE = (Stated("60 % stop words", (0.60,)), Stated("43 % under 5 tokens", (0
 
 
 def figure(answer: Answer) -> Figure:
-    zero, agreeing = "the layer's top token is the vote of none of its memories", "where some memory does say it"
+    zero, agreeing = "the layer's top token is the vote of none of its memories", "where some memory agrees"
     name = "layer_composition"
     return Figure(
         (
@@ -31,10 +31,10 @@ def figure(answer: Answer) -> Figure:
         "Share of prefixes where the feed-forward layer ranks first a token that no memory with a coefficient other"
         " than zero ranks first. Gated and GELU layers leave almost no coefficient at zero, so the major memories (the"
         " fewest that hold 90 % of the weight) are asked, too. The paper's released code looks at the block's output.",
-        f"No firing memory says it: {ends(answer, 'zero_agreement')}; no major one:"
+        f"No firing memory agrees: {ends(answer, 'zero_agreement')}; no major one:"
         f" {ends(answer, 'zero_agreement_major')}. Where some memory does, the next token is a stop word in"
         f" {over_all(answer, 'agreeing_stop_word')} (of all prefixes: {over_all(answer, 'all_stop_word')}), and the"
         f" prefix has under 5 tokens in {over_all(answer, 'agreeing_short')} ({over_all(answer, 'all_short')}).",
-        "Where no memory says what the layer says, the prediction is made by adding values.",
+        "Where no memory's top token is the layer's top token, the prediction is made by adding values.",
         "Of a gated layer's thousands of votes one is easily right; in a sparse layer one large memory decides.",
     )

@@ -10,7 +10,7 @@ from mnemoscope.show.figures.panels import stack_shares
 
 EVENTS = (
     Series("residual", BLUE, title="residual: the stream's token stays"),
-    Series("agreement", GREEN, title="agreement: both say it"),
+    Series("agreement", GREEN, title="agreement: both predict it"),
     Series("composition", ORANGE, title="composition: a third token"),
     Series("ffn", PURPLE, title="feed-forward: the layer's token"),
 )

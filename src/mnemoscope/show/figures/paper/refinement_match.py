@@ -18,7 +18,7 @@ def figure(answer: Answer) -> Figure:
         lines(answer, match, name="refinement_match", title=title, y="share of prefixes", stated=STATED),
         "Share of prefixes where the residual that enters the feed-forward layer, read as a prediction, already ranks"
         " first the token that the whole model ranks first.",
-        f"The residual already says the model's final token in {ends(answer, 'match')} of cases.",
+        f"The residual already predicts the model's final token in {ends(answer, 'match')} of cases.",
         "Where the residual already ranks the final token first, later layers have little left to decide.",
         "Deep models spread the work over more layers; streams in another basis seem to decide later than they do.",
     )

@@ -1,4 +1,4 @@
-"""Figure 6: whether confident values are right (section 4 of the paper), bare and at work."""
+"""Figure 6: whether confident values are right (section 4 of the paper), at coefficient 1 and typical activation."""
 
 import altair as alt
 
@@ -34,10 +34,10 @@ def figure(answer: Answer) -> Figure:
         for prefix, tenths in ((LITERAL, DECILES), ("", DECILES), ("", WORKING_DECILES))
     )
     name = "value_confidence"
-    title, y = "largest probability of a layer's values, at work and bare (the paper's)", "probability (log scale)"
+    title, y = "largest probability of a layer's values at typical activation, coefficient 1", "probability (log scale)"
     layers = (
         *lines(answer, AT_WORK + LARGEST, name=f"{name}_most", title=title, y=y, format="~g", log=True, stated=STATED),
-        *lines(answer, CONFIDENT, name=f"{name}_share", title="confident values at work", y="of all values"),
+        *lines(answer, CONFIDENT, name=f"{name}_share", title="confident at typical activation", y="of all values"),
     )
     reading = "There are no deciles: too few memories have a target."
     if len(deciles) == len(DECILES):
@@ -46,19 +46,19 @@ def figure(answer: Answer) -> Figure:
             f" {deciles[-1].text_and_interval} in the most confident."
         )
     if len(at_work) == len(WORKING_DECILES):
-        reading += f" By the probability at work: {at_work[0].text_and_interval} and {at_work[-1].text_and_interval}."
-    bars = [_bars(deciles, name, "largest bare probability (the paper's)")]
+        reading += f" At typical activations: {at_work[0].text_and_interval} and {at_work[-1].text_and_interval}."
+    bars = [_bars(deciles, name, "largest probability at coefficient 1 (the paper's)")]
     if at_work:
-        bars.append(_bars(at_work, f"{name}_at_work", "largest probability at work"))
+        bars.append(_bars(at_work, f"{name}_at_work", "largest probability at typical activation"))
     return Figure(
         (*bars, *layers),
         "All memories with a target, sorted by the largest probability of their value and cut into ten equal parts:"
         " share whose value ranks its target first. Because the largest probability grows with the norm of the value,"
-        " the table below has the norm beside it. At work a value is multiplied by the median coefficient of its"
-        " memory's triggers and divided by what the norms before the head divide by.",
+        " the table below has the norm beside it. At its typical activation a value is multiplied by the median"
+        " coefficient of its memory's triggers and divided by what the norms before the head divide by.",
         reading,
-        "If agreement rises to the right, the probability that a value gives says how far to trust it.",
-        "Bare probabilities grow with the values' norms, which differ by model; compare models by values at work.",
+        "If agreement rises to the right, the probability that a value gives shows how far to trust it.",
+        "At coefficient 1 they grow with the norms, which differ by model; compare models at typical activation.",
         tuple(_table(answer.question.number(rows[0].name).table, rows) for rows in (literal, deciles, at_work) if rows),
     )
 

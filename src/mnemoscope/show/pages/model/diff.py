@@ -44,9 +44,9 @@ class DiffAddress(Address, frozen=True, populate_by_name=True):
         Field(description="Another prompt for the first model, in place of the second model"),
     ] = None
     target: Annotated[
-        Answer, Field(validation_alias="for", description="The second's answer, with its space; else what it says")
+        Answer, Field(validation_alias="for", description="The second's answer, with its space; else its prediction")
     ] = None
-    against: Annotated[Answer, Field(description="The first's answer, with its space; else what it says")] = None
+    against: Annotated[Answer, Field(description="The first's answer, with its space; else its prediction")] = None
     generate: Written = 0
     until: Literal["parts", "patched"] = "parts"
 

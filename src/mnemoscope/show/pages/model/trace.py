@@ -52,9 +52,9 @@ RANKS = ("more", "1.6k", "630", "250", "99", "38", "14", "5", "1", "0")
 """The highest rank of every shade."""
 EVENTS = {
     "residual": "the residual's prediction stays, against the feed-forward update's",
-    "agreement": "residual and feed-forward update say the same",
+    "agreement": "residual and feed-forward update predict the same",
     "ffn": "the feed-forward update's prediction wins",
-    "composition": "the output says what neither of them says",
+    "composition": "the output predicts what neither of them predicts",
 }
 QUIET = ("residual", "agreement")
 """Events in which the feed-forward layer leaves the residual's prediction on top."""
@@ -300,11 +300,11 @@ class TraceView:
         name = one["memory"]
         now = f"{name}={one['coefficient']:.4g}"
         changes = (
-            ("off", f"{name}=0", f"switch {name} off: coefficient 0"),
-            ("half", f"{name}*0.5", f"halve the coefficient of {name}"),
-            ("double", f"{name}*2", f"double the coefficient of {name}"),
+            ("off", f"{name}=0", f"switch {name} off: activation (coefficient) 0"),
+            ("half", f"{name}*0.5", f"halve the activation (coefficient) of {name}"),
+            ("double", f"{name}*2", f"double the activation (coefficient) of {name}"),
             ("turn", f"{name}*-1", f"turn the sign of {name}"),
-            ("set", now, f"set {name} to this coefficient everywhere; the number can be edited above"),
+            ("set", now, f"set {name} to this activation (coefficient) everywhere; the number can be edited above"),
         )
         return [(label, self.wanted.with_change(change), title) for label, change, title in changes]
 
@@ -345,7 +345,7 @@ def draw_waterfall(
 
 
 def describe_memories(edition: Edition, rows: Sequence[Data], by: str = "coefficient") -> list[Data]:
-    """Rows of memories with what the atlas says of each and the sign of its coefficient: `label` and `promotes`."""
+    """Rows of memories with what the atlas holds of each and the sign of its coefficient: `label` and `promotes`."""
     described = []
     for row in rows:
         memory, sign = MemoryId.parse(row["memory"]), 1 if row[by] > 0 else -1
