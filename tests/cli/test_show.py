@@ -46,7 +46,7 @@ def test_show_draws_both_signs_value_activity_and_neighbours(atlas: str, capsys:
         "norm of the key 1.00, norm 2.00",
         "where it fires: promotes ·Paris (z score 5.0, clear above 4.0)",
         "where it is negative: no clear token (z score 2.0, clear above 4.0)",
-        "best trigger's next token ·Paris: rank 0; mean log probability of next tokens -1.50",
+        "best trigger's next token ·Paris: rank 0; mean log p of next tokens -1.50",
         "·Paris 2.000 0.5000 <|end|> -2.000",
         "Activity: positive on 8 of 19 prefixes (42.11 %)",
         "mean activation 0.25, lowest -0.50, highest 3.00, standard deviation 0.50",
@@ -56,7 +56,7 @@ def test_show_draws_both_signs_value_activity_and_neighbours(atlas: str, capsys:
         "L1.M0 0.900 ·Paris",
     ):
         assert expected.split() in rows, expected
-    assert max(map(cell_len, out.splitlines())) <= 85
+    assert max(map(cell_len, out.splitlines())) <= 80
 
 
 def test_a_group_is_shown_once_and_the_rest_on_request(atlas: str, capsys: Capture) -> None:

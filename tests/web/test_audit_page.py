@@ -233,7 +233,7 @@ def test_a_head_that_is_no_matrix_has_no_carriers(tmp_path: Path) -> None:
     assert "Without the best of them together" not in said
     traced = reader.get("/trace", params={"prompt": text})
     assert traced.status_code == 200
-    assert "Who pushed cannot be said: the head of" in traced.text
+    assert "Who pushed is unknown: the head of" in traced.text
     assert reader.get("/trace.json", params={"prompt": text}).json()["pushed"] is None
 
 

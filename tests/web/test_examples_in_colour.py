@@ -80,7 +80,7 @@ def test_every_token_has_the_colour_and_the_number_of_its_coefficient(coloured: 
 
 def test_a_reader_who_sees_no_colours_hears_the_numbers(coloured: Path) -> None:
     text = client(coloured).get("/L0.M0").text
-    assert '<span class="hidden">coefficients: The 1.50;  of -0.75;  is 3.00; . 0.38; nearly 0 elsewhere</span>' in text
+    assert '<span class="hidden">activations: The 1.50;  of -0.75;  is 3.00; . 0.38; nearly 0 elsewhere</span>' in text
     assert "blue above zero, orange below" in text
     assert "token_activations" not in text
 

@@ -62,7 +62,7 @@ def test_random_and_middling_examples_of_each_sign(tmp_path: Path) -> None:
     reader = client(atlas)
     text = reader.get("/L0.M0").text
     heads = ["8 of 4,000 firings above zero that were looked at", "1 of 1 firings below zero that were looked at"]
-    heads[1:1] = ["Middling examples: nearest the median coefficient, 1.12, of 10 drawn"]
+    heads[1:1] = ["Middling examples: nearest the median activation, 1.12, of 10 drawn"]
     assert [head for head, _ in examples(text)] == heads
     assert [" ".join(shown) for _, shown in examples(text)] == [
         "0.25 3.00 1.00 0.50 2.00 1.50 0.75 1.25",

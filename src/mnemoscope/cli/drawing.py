@@ -279,7 +279,7 @@ def _draw_value(console: Console, value: dict[str, Any], *, vocabulary: int) -> 
         console.print(Text(f"  {where}: {promotes} ({out})"))
     if value["target"] is not None:
         score = value["trigger_log_probability"]
-        mean = "" if score is None else f"; mean log probability of next tokens {score:.2f}"
+        mean = "" if score is None else f"; mean log p of next tokens {score:.2f}"
         target = show_token(value["target_text"])
         console.print(Text(f"  best trigger's next token {target}: rank {value['target_rank']:,}{mean}"))
     rows = []

@@ -38,7 +38,7 @@ NARROW: Layout = (380, 62, (0, 16, 380, ""), (0, 52, 126, "activation m"), (140,
 _LINE, _LETTER, _NUMBER = 24, 7.0, 52
 """Height of a line; width of a letter of 12 pixels, with room for wider fonts; of a number."""
 _STREAMS = {"residual": "residual r", "ffn": "+ update u", "output": "= output o"}
-_NOTES = "m: activation (coefficient), blue above 0, orange below.", "Pale: length, |m| norm(v). Full: part along y."
+_NOTES = "m: activation (coefficient); orange below 0.", "Pale: length, |m| norm(v). Full: part along y; they add up."
 _PREDICT = "r and o predict, u promotes, by the model's own head:"
 
 
