@@ -51,8 +51,9 @@ from mnemoscope.mining.passes.vectors.values import ValuePass
 from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.run_folder import hold
 from mnemoscope.mining.steps import RunContext, digest, join_pieces, read_saved, run_checkpointed, run_piece
-from mnemoscope.mining.text.batches import Ints, pack, pad
+from mnemoscope.mining.text.batches import Ints
 from mnemoscope.models import LanguageModel
+from mnemoscope.models.forward.batches import pack, pad
 from mnemoscope.models.forward.hooks import Block
 from mnemoscope.models.object_state import check_unchanged, hold_model
 from mnemoscope.models.readout.read_directions import input_embeddings
