@@ -20,9 +20,9 @@ from speed.documentation import TEXT, named_model
 
 from mnemoscope.corpus import open_source, prepare
 from mnemoscope.mining import mine
-from mnemoscope.mining.plan.mining_plan import default_batch_tokens
 from mnemoscope.mining.text.batch_loader import BatchLoader
 from mnemoscope.models import LanguageModel
+from mnemoscope.models.forward.batches import default_batch_tokens
 
 FEWER, MORE = 20_000, 120_000
 

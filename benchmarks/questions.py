@@ -25,8 +25,8 @@ from mnemoscope.mining import mine
 from mnemoscope.mining.lenses.lens_pass import LensText, read_streams
 from mnemoscope.mining.lenses.ridge import RidgeFit
 from mnemoscope.mining.plan.mining_plan import MiningPlan
-from mnemoscope.mining.text.batches import pad
 from mnemoscope.models import LanguageModel
+from mnemoscope.models.forward.batches import pad
 
 
 def main() -> None:

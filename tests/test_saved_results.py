@@ -44,7 +44,7 @@ def results(model: ms.LanguageModel, atlas: ms.Atlas) -> dict[str, Any]:
         "atlases": ms.compare(atlas, atlas),
         "prompts": attribute_prompts(model, [{"prompt": one} for one in PLANTED_SENTENCES[:2]], atlas=atlas),
         "two prompts": diff_prompts(model, [{"prompt": PROMPT, "other_prompt": other}]),
-        "audit": audit(model, list(PLANTED_SENTENCES[:2]), AuditOptions(alternatives=19), atlas=atlas),
+        "audit": audit(model, list(PLANTED_SENTENCES[:2]), options=AuditOptions(alternatives=19), atlas=atlas),
     }
 
 

@@ -15,9 +15,9 @@ from mnemoscope.foundation.options.mining_options import MiningOptions
 from mnemoscope.mining.passes.vectors.neighbours import NeighbourPass
 from mnemoscope.mining.passes.vectors.projector import Projector
 from mnemoscope.mining.passes.vectors.values import Targets, ValuePass
-from mnemoscope.mining.plan.mining_plan import default_batch_tokens
 from mnemoscope.mining.text.batch_loader import BatchLoader
 from mnemoscope.models import LanguageModel, load_model
+from mnemoscope.models.forward.batches import default_batch_tokens
 from mnemoscope.models.modules.projections import LinearHead
 
 from .loops import Stopwatch, compare_loops, mine_batches, overlap

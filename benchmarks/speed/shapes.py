@@ -22,9 +22,10 @@ from transformers import (
 )
 
 from mnemoscope.kernels.devices import device_name
-from mnemoscope.mining.plan.mining_plan import SAMPLED_EVERY, SAMPLED_TOKENS, batch_order, default_batch_tokens
-from mnemoscope.mining.text.batches import Batch, pack, pad, send
+from mnemoscope.mining.plan.mining_plan import SAMPLED_EVERY, SAMPLED_TOKENS, batch_order
+from mnemoscope.mining.text.batches import Batch
 from mnemoscope.models import LanguageModel, load_model
+from mnemoscope.models.forward.batches import default_batch_tokens, pack, pad, send
 from mnemoscope.models.opening.huggingface import builtin_folder
 
 from .loops import Rates, Stopwatch, compare_loops, mine_batches, overlap

@@ -4,10 +4,12 @@ The public names are loaded when they are first used (PEP 562), so importing the
 """
 
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from threading import current_thread, main_thread
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from mnemoscope import errors
@@ -15,16 +17,21 @@ from mnemoscope import errors
 if TYPE_CHECKING:
     from mnemoscope.atlas import Atlas, open_atlas, verify
     from mnemoscope.attribution import attribute, diff
+    from mnemoscope.auditing import audit
     from mnemoscope.comparison import compare
     from mnemoscope.foundation.memory_names import MemoryId
     from mnemoscope.mining import extend, merge, mine
+    from mnemoscope.mining.lenses.lens_pass import fit_lenses
     from mnemoscope.models import LanguageModel, load_model
     from mnemoscope.neuron_names import names
     from mnemoscope.questions import answer
     from mnemoscope.saved_results import open_result
+    from mnemoscope.search.found import search
+    from mnemoscope.show.export.writing import write_report
     from mnemoscope.show.figures.figure1 import figure1
     from mnemoscope.show.figures.sections import chart
     from mnemoscope.tracing import intervene, trace
+    from mnemoscope.training import train
 
 __all__ = [
     "Atlas",
@@ -32,12 +39,14 @@ __all__ = [
     "MemoryId",
     "answer",
     "attribute",
+    "audit",
     "chart",
     "compare",
     "diff",
     "errors",
     "extend",
     "figure1",
+    "fit_lenses",
     "intervene",
     "load_model",
     "merge",
@@ -45,24 +54,47 @@ __all__ = [
     "names",
     "open_atlas",
     "open_result",
+    "search",
     "trace",
+    "train",
     "verify",
+    "write_report",
 ]
 
 _ROOMS = {
     "atlas": ("Atlas", "open_atlas", "verify"),
     "attribution": ("attribute", "diff"),
+    "auditing": ("audit",),
     "show.figures.figure1": ("figure1",),
     "show.figures.sections": ("chart",),
+    "show.export.writing": ("write_report",),
     "comparison": ("compare",),
     "foundation.memory_names": ("MemoryId",),
     "mining": ("extend", "merge", "mine"),
+    "mining.lenses.lens_pass": ("fit_lenses",),
     "models": ("LanguageModel", "load_model"),
     "neuron_names": ("names",),
     "questions": ("answer",),
     "saved_results": ("open_result",),
+    "search.found": ("search",),
     "tracing": ("intervene", "trace"),
+    "training": ("train",),
 }
+
+
+class _Package(ModuleType):
+    """A room that is imported takes its name in the package: `search` stays the function nevertheless."""
+
+    @property
+    def search(self) -> Any:
+        return __getattr__("search")
+
+    @search.setter
+    def search(self, room: ModuleType) -> None:
+        pass
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 @contextmanager

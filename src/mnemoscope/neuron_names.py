@@ -4,10 +4,13 @@ A memory's coefficient is an entry of the down-projection's input, which each of
 None of them is imported. For an atlas no model is loaded: the row of its family locates the down-projection.
 """
 
+import os
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mnemoscope.atlas import Atlas
+from mnemoscope.atlas import Atlas, open_atlas
+from mnemoscope.atlas.manifest import MANIFEST
 from mnemoscope.errors import MemoryIdError
 from mnemoscope.foundation.memory_names import MemoryId
 
@@ -18,8 +21,8 @@ NEURONPEDIA = {"gpt2": "gpt2-small"}
 """Neuronpedia's names of models, where they differ from the last part of the hub id in lower case."""
 
 
-def names(memory: str | MemoryId, *, model: "str | LanguageModel | Atlas") -> dict[str, str | None]:
-    """The names of one memory in other tools, for a model (a hub id or folder, a loaded model, or an atlas).
+def names(memory: str | MemoryId, *, model: "str | os.PathLike[str] | LanguageModel | Atlas") -> dict[str, str | None]:
+    """The names of one memory in other tools, for a model (a hub id or folder, a loaded model, an atlas or its folder).
 
     * `transformer_lens`: the hook and index of `HookedTransformer` and `TransformerBridge`, whose cache holds the
       coefficient after any gate.
@@ -32,6 +35,8 @@ def names(memory: str | MemoryId, *, model: "str | LanguageModel | Atlas") -> di
     does not have, and the errors of `load_model`.
     """
     named = MemoryId.parse(memory) if isinstance(memory, str) else memory
+    if isinstance(model, str | os.PathLike) and not isinstance(model, Atlas) and (Path(model) / MANIFEST).is_file():
+        model = open_atlas(model)
     spec, hub, path, sizes = _look_up(model, named.layer)
     if named.expert is not None or named.layer >= len(sizes) or named.memory >= sizes[named.layer]:
         raise MemoryIdError(f"{named} is not in {spec}, which has {len(sizes)} layers of {max(sizes)} memories")
@@ -45,7 +50,9 @@ def names(memory: str | MemoryId, *, model: "str | LanguageModel | Atlas") -> di
     }
 
 
-def _look_up(model: "str | LanguageModel | Atlas", layer: int) -> tuple[str, str, str | None, tuple[int, ...]]:
+def _look_up(
+    model: "str | os.PathLike[str] | LanguageModel | Atlas", layer: int
+) -> tuple[str, str, str | None, tuple[int, ...]]:
     """The model's spec, its hub id (empty without one, or with an adapter), the path of the layer's down-projection,
     and the number of memories of every layer."""
     from mnemoscope.models.anatomy.families import FAMILIES
@@ -58,7 +65,7 @@ def _look_up(model: "str | LanguageModel | Atlas", layer: int) -> tuple[str, str
         return mined.spec, hub, path, tuple(mined.sizes.memories)
     from mnemoscope.models import load_model
 
-    loaded = load_model(model) if isinstance(model, str) else model
+    loaded = load_model(model) if isinstance(model, str | os.PathLike) else model
     layers = loaded.anatomy.layers
     down = layers[layer].ffn.exits[-1] if layer < len(layers) else None
     modules = () if loaded.spec.startswith("fairseq:") else loaded.anatomy.model.named_modules()

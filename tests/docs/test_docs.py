@@ -85,9 +85,9 @@ def test_the_cheap_commands_run_as_written(tmp_path: Path) -> None:
             assert printed in page, f"docs/tour.md shows something else for {command}; python docs/refresh.py mends it"
 
 
-def test_there_are_ten_recipes_and_each_has_something_to_type() -> None:
+def test_there_are_twelve_recipes_and_each_has_something_to_type() -> None:
     recipes = re.split(r"^## ", text_of(ROOT / "docs/recipes.md"), flags=re.MULTILINE)[1:]
-    assert len(recipes) == 10
+    assert len(recipes) == 12
     assert all("```" in recipe for recipe in recipes)
 
 
@@ -112,6 +112,9 @@ def test_every_recipe_runs_as_written(tmp_path: Path) -> None:
     assert "«returns»" in said("search atlas returns").lower()
     assert re.search(r"L\d+\.M\d+", said("attribute builtin"))
     assert "plugh" in said("audit builtin")
+    right, usual = map(int, re.findall(r"([0-9]+)%", said("lstsq")))
+    assert right > 1.5 * usual
+    assert abs(float(re.search(r"L0\.M[0-9]+: ([-+][0-9.]+)", said("corrcoef"))[1])) > 0.1  # type: ignore[index]
     assert "coefficient" in said("triggers()")
     assert (tmp_path / "figure4.html").stat().st_size > 0
     assert (tmp_path / "atlas/report/index.html").is_file()

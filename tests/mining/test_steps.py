@@ -24,8 +24,9 @@ from mnemoscope.mining.steps import (
     join_pieces,
     run_piece,
 )
-from mnemoscope.mining.text.batches import even_parts, pack
+from mnemoscope.mining.text.batches import even_parts
 from mnemoscope.mining.text.thread_team import ThreadTeam
+from mnemoscope.models.forward.batches import pack
 
 
 class Squares:

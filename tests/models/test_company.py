@@ -12,7 +12,8 @@ from mining.conftest import byte_tokenizer
 from mnemoscope.errors import ModelUnsupported
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.forward.attention import eager_attention, find_attention
-from mnemoscope.models.proof.company import boundaries_of, prove_long_rows, sides
+from mnemoscope.models.forward.batches import sides
+from mnemoscope.models.proof.company import boundaries_of, prove_long_rows
 from mnemoscope.tracing import trace
 from models.conftest import CASES, build
 

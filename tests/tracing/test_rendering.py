@@ -11,6 +11,7 @@ from rich.cells import cell_len
 from mnemoscope.errors import PromptError
 from mnemoscope.foundation.memory_changes import Intervention
 from mnemoscope.foundation.memory_names import MemoryId
+from mnemoscope.foundation.options.chat_prompt import choose_position
 from mnemoscope.models import load_model
 from mnemoscope.tracing import (
     Comparison,
@@ -26,7 +27,7 @@ from mnemoscope.tracing import (
 from mnemoscope.tracing.comparison import compare
 from mnemoscope.tracing.logit_sums import AttendedToken, LayerPart, LogitSum
 from mnemoscope.tracing.records import Decision, Dominant, LayerState, Position, Prediction, Token
-from mnemoscope.tracing.rendering import choose_position, fit, table
+from mnemoscope.tracing.rendering import fit, table
 
 THE, CAT, SAT, MAT = (Token(id, text) for id, text in enumerate(["the", " cat", " sat", " <mat>"], 1))
 LONG = Token(9, " of eighteen signs")

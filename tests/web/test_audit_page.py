@@ -34,7 +34,7 @@ def reader(planted: Path) -> TestClient:
 
 @pytest.fixture(scope="module")
 def audited(model: LanguageModel, planted: Path) -> AuditedString:
-    return audit(model, [TEXT], OPTIONS, atlas=ms.open_atlas(planted)).secrets[0]
+    return audit(model, [TEXT], options=OPTIONS, atlas=ms.open_atlas(planted)).secrets[0]
 
 
 def page(reader: TestClient, **query: Any) -> Parts:
@@ -250,8 +250,8 @@ def test_an_audit_waits_for_the_model_s_turn_and_ends_when_nobody_waits(planted:
     with pytest.raises(TimeoutError):
         model_answers.audit_string(worker, ms.open_atlas(planted), "x", TEXT, {"alternatives": USUAL})
     assert len(left) == 4
-    again = audit(model, [TEXT], OPTIONS, atlas=ms.open_atlas(planted))
-    assert again == audit(ms.load_model(SPEC), [TEXT], OPTIONS, atlas=ms.open_atlas(planted))
+    again = audit(model, [TEXT], options=OPTIONS, atlas=ms.open_atlas(planted))
+    assert again == audit(ms.load_model(SPEC), [TEXT], options=OPTIONS, atlas=ms.open_atlas(planted))
 
 
 def test_a_busy_model_is_told_and_an_answer_is_kept(planted: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import gc
 import json
 import shutil
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -16,7 +17,6 @@ import polars as pl
 import pytest
 from starlette.exceptions import HTTPException
 
-import mnemoscope.search
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.manifest import MANIFEST, seal
 from mnemoscope.errors import AtlasBusy, AtlasDamaged
@@ -38,6 +38,8 @@ from reports.reported_atlas import reported
 from web.judging import annotated_atlas, host, served
 from web.planted_atlas import SPEC
 from web.served import client, make_page, patient
+
+search_room = sys.modules["mnemoscope.search"]
 
 
 class Held:
@@ -287,8 +289,8 @@ def test_an_atlas_that_is_being_mined_anew_is_refused_until_it_is_there(tmp_path
 
 def test_an_old_index_never_takes_the_place_of_a_new_one(opened: Atlas, monkeypatch: pytest.MonkeyPatch) -> None:
     site = create_app(Settings(opened.path)).state.site
-    held = Held(mnemoscope.search.open_index)
-    monkeypatch.setattr(mnemoscope.search, "open_index", held)
+    held = Held(search_room.open_index)
+    monkeypatch.setattr(search_room, "open_index", held)
     opening = BackgroundIndex(site)
     opening.begin()
     assert held.made.wait(120)
@@ -319,8 +321,8 @@ def test_an_index_that_is_no_longer_wanted_is_not_finished(opened: Atlas, monkey
         progress("index", 0, 1, "prefixes")
         return open_index(atlas, progress=progress, annotations=annotations)
 
-    open_index = mnemoscope.search.open_index
-    monkeypatch.setattr(mnemoscope.search, "open_index", opens)
+    open_index = search_room.open_index
+    monkeypatch.setattr(search_room, "open_index", opens)
     background = BackgroundIndex(site)
     first, old = background.begin(), site.edition()
     assert begun.wait(120)
@@ -428,7 +430,7 @@ def test_editions_whose_index_could_not_be_made_are_let_go(opened: Atlas, monkey
     def fail(*_: object, **__: object) -> None:
         raise AtlasDamaged("a table is missing")
 
-    monkeypatch.setattr(mnemoscope.search, "open_index", fail)
+    monkeypatch.setattr(search_room, "open_index", fail)
     site = Site(Settings(opened.path))
     background, editions = BackgroundIndex(site), []
     for _ in range(4):

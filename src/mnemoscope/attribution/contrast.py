@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from mnemoscope.errors import PromptError
-from mnemoscope.foundation.options.chat_prompt import Prompt, first_position, own_tokens
+from mnemoscope.foundation.options.chat_prompt import Prompt, choose_position, first_position, own_tokens
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.readout.token_logits import LogitDirections, TokenLogits, known_rows
 from mnemoscope.tracing.predictions import ids_of, last_streams
-from mnemoscope.tracing.rendering import choose_position
 from mnemoscope.tracing.scoring.ranking import top
 
 MEAN = "mean"

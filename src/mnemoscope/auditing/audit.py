@@ -5,6 +5,7 @@ of its form is as high as for at most 5 % of unseen strings.
 """
 
 import math
+import os
 import string
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.attribution.direct_effects import direct_effects
 from mnemoscope.auditing.likelihoods import Likelihood, Tick, Tokens, likelihoods, mean_loss
 from mnemoscope.corpus.sources.pydocs import documents
+from mnemoscope.corpus.sources.secrets import read_secrets
 from mnemoscope.corpus.sources.sentences import split_sentences
 from mnemoscope.errors import PromptError
 from mnemoscope.foundation.formatting import show_text
@@ -29,6 +31,7 @@ from mnemoscope.foundation.memory_changes import Intervention
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.foundation.options.audit_options import AuditOptions
 from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions
+from mnemoscope.foundation.options.signatures import takes_options
 from mnemoscope.foundation.origin import Result, made_by
 from mnemoscope.foundation.progress import Progress, report_to
 from mnemoscope.models import LanguageModel
@@ -148,24 +151,28 @@ class Audit(Result):
         return "\n\n".join([head, *("\n".join(string_lines(one)) for one in self.secrets)])
 
 
+@takes_options
 @opens
 @whole_use
 def audit(
     model: LanguageModel,
-    secrets: Sequence[str],
-    options: AuditOptions | None = None,
+    secrets: str | os.PathLike[str] | Sequence[str],
     *,
+    options: AuditOptions,
     atlas: Atlas | None = None,
     progress: bool | Progress = True,
 ) -> Audit:
-    """Measures how well the model knows each string, and which memories carry it.
+    """Measures how well the model knows each string, and which memories carry it. `secrets` are the strings, one of
+    them, or as a `Path` a file of them, one a line.
 
     Side effects are measured on the held-out text of `atlas`, else on the other strings, or for a single string on the
     built-in text. A function `progress` is called before every forward and may raise to end the audit. Raises
     PromptError for a string of one token, or longer than the context, ModelDiffers for an atlas of another model,
-    NotFinite.
+    CorpusError for the file, OptionError, NotFinite.
     """
-    options = options or AuditOptions()
+    if isinstance(secrets, os.PathLike):
+        secrets = read_secrets(Path(secrets)).texts
+    secrets = [secrets] if isinstance(secrets, str) else list(secrets)
     if atlas is not None:
         require_model_of(model, atlas)
     tokens = [string_tokens(model, text) for text in secrets]
@@ -193,15 +200,14 @@ def as_python(
 ) -> str:
     """A Python script that audits the string; `model` is the model's name, `opening` its options."""
     usual = AuditOptions()
-    arguments = ", ".join(f"{name}={value!r}" for name, value in vars(options).items() if value != getattr(usual, name))
-    beside = "" if atlas is None else f", atlas=ms.open_atlas({str(atlas)!r})"
+    named = [f", {name}={value!r}" for name, value in vars(options).items() if value != getattr(usual, name)]
+    beside = "" if atlas is None else f", atlas={str(atlas)!r}"
     return f"""\
 import mnemoscope as ms
-from mnemoscope.auditing import AuditOptions, audit
 
 {opening.python_line(model)}
 text = {text!r}
-print(audit(model, [text], AuditOptions({arguments}){beside}))
+print(ms.audit(model, [text]{"".join(named)}{beside}))
 """
 
 

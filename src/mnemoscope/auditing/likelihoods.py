@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from mnemoscope.errors import NotFinite
 from mnemoscope.foundation.budget import BUDGET, rows_within
 from mnemoscope.models import LanguageModel
-from mnemoscope.models.proof.company import sides
+from mnemoscope.models.forward.batches import sides
 from mnemoscope.tracing.scoring.ranking import rank_of
 
 Tokens = Sequence[int]

@@ -7,10 +7,11 @@ use. hooks.py reads coefficients while it runs; other rooms use the numbers (min
 import copy
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from threading import RLock, local
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, Literal, final
 from weakref import WeakKeyDictionary
 
 import torch
@@ -18,8 +19,9 @@ from torch import Tensor, nn
 
 from mnemoscope.errors import MemoryIdError, ModelUnsupported, OptionError, PromptError
 from mnemoscope.foundation.cache import Cache
-from mnemoscope.foundation.memory_names import Numbering
-from mnemoscope.foundation.options.chat_prompt import ChatPrompt, Prompt, check_messages, first_position
+from mnemoscope.foundation.memory_changes import At
+from mnemoscope.foundation.memory_names import MemoryId, Numbering
+from mnemoscope.foundation.options.chat_prompt import ChatPrompt, Prompt, check_messages
 from mnemoscope.foundation.options.parameters import explain
 from mnemoscope.foundation.reading import Reading
 from mnemoscope.models.anatomy.anatomy import Anatomy, Layer, experts_chosen
@@ -34,11 +36,21 @@ from mnemoscope.models.modules.parameter_count import count_parameters
 from mnemoscope.models.modules.projections import Fold, Head, LinearHead, Projection, fold_of, scale_of
 from mnemoscope.models.modules.taps import Reached, Taps, reach
 from mnemoscope.models.object_state import ObjectInUse, held, hold_model
+from mnemoscope.models.text_arrays import TextArrays
 from mnemoscope.models.tokens.chat_reader import ChatReader, chat_template
 from mnemoscope.models.tokens.model_tokens import Reader
 
-if TYPE_CHECKING:
-    import polars as pl
+Texts = Prompt | Iterable[Prompt]
+Memories = str | MemoryId | int | Iterable[str | MemoryId | int] | None
+"""By name, or by number in each of the layers; None are all."""
+
+
+@dataclass(frozen=True)
+class Readings:
+    """What reads texts in batches (text_readings.py), which needs rooms above this one."""
+
+    coefficients: Callable[..., Any]
+    capture: Callable[..., TextArrays]
 
 
 PROBED_BYTES = 1 << 30
@@ -114,6 +126,7 @@ class LanguageModel(metaclass=_Reloaded):
         self.boundaries, self.eager, self.unread = parts.boundaries, True, parts.unread
         self._final_fold = self.fold_of(anatomy.final_norm)
         self.proof: Proof
+        self.readings: Readings
 
     def __repr__(self) -> str:
         return f"<LanguageModel {self.spec}: {self.sizes!r}, {str(self.dtype).removeprefix('torch.')} on {self.device}>"
@@ -410,42 +423,42 @@ class LanguageModel(metaclass=_Reloaded):
         self._running.begun = 0 if past is None else past.get_seq_length()
         return run(module, ids, gradients=gradients, past=past)
 
-    def coefficients(self, prompt: Prompt | Sequence[str], layers: Iterable[int] | None = None) -> "pl.DataFrame":
-        """The coefficient of every memory at every position of a prompt: `layer`, `memory` (its number in the layer;
-        experts' memories are counted through, with 0 where a token is not routed), `position` (of the prompt's own
-        tokens), `token` (its text) and `coefficient`; of several texts, one after the other, `text` comes first.
-        Raises PromptError, MemoryIdError for a layer, and OptionError.
+    def coefficients(
+        self,
+        texts: Texts,
+        layers: Iterable[int] | None = None,
+        *,
+        memories: Memories = None,
+        at: At = "all",
+        reduce: Literal["mean", "max", "last"] | None = None,
+        as_arrays: bool = False,
+    ) -> Any:
+        """The coefficients of all memories, or some, of one text (or chat) or many, which are read in batches.
+
+        A frame of `text` (only of a list of texts), `layer`, `memory` (its number in the layer; experts' memories are
+        counted through, with 0 where a token is not routed), `position` (of the prompt's own tokens), `token` (its
+        text) and `coefficient`, float32; with `reduce` one row for each text and memory, without position and token.
+        `as_arrays`: a `TextArrays` by layer, `[text, position, memory]`. Raises PromptError, which names a text by its
+        number, MemoryIdError for a layer or memory that is none, OptionError, NotFinite.
         """
-        if not isinstance(prompt, str) and not (isinstance(prompt, list) and prompt and isinstance(prompt[0], dict)):
-            if not isinstance(prompt, list | tuple) or not prompt or not all(isinstance(one, str) for one in prompt):
-                raise OptionError(f"prompt={prompt!r:.60} is neither a text nor a list of texts; give one of them")
-            import polars as pl
+        return self.readings.coefficients(self, texts, layers, memories, at, reduce, as_arrays)
 
-            layers = layers if layers is None else list(layers)
-            read_each = ((one, self.coefficients(one, layers)) for one in prompt)
-            return pl.concat([frame.select(pl.lit(one).alias("text"), pl.all()) for one, frame in read_each])
-        prompt = self.prompt_text(prompt)
-        tokens, read = self.prompt_tokens(prompt), dict[int, Tensor]()
-        read_layers = range(self.sizes.layers) if layers is None else list(layers)
-        with hold_model(self), self.lock, torch.inference_mode(), Taps(own_thread=True) as taps:
-            columns = self.reading.own(len(tokens))
-            for layer in read_layers:
-                keep = lambda each, _, layer=layer: read.update({layer: each[0, columns].float().cpu().clone()})  # noqa: E731
-                self.watch(layer, keep, taps)
-            self.backbone(torch.tensor([self.reading.frame(tokens)], device=self.device))
-        import polars as pl  # mining does without
+    def capture(
+        self,
+        texts: Texts,
+        streams: str | Iterable[str],
+        layers: Iterable[int] | None = None,
+        *,
+        at: At = "all",
+        reduce: Literal["mean", "max", "last"] | None = None,
+    ) -> TextArrays:
+        """Streams of texts, which are read in batches: `[text, position, hidden]` for each stream and layer.
 
-        texts, schema = self.vocabulary()[0], {"layer": pl.Int16, "memory": pl.Int32, "position": pl.Int32}
-        first = first_position(prompt)
-        places = pl.DataFrame(
-            {"position": range(first, first + len(tokens)), "token": [texts[token] for token in tokens]}
-        )
-        frames = [pl.DataFrame(schema={**schema, "token": pl.String, "coefficient": pl.Float32})]
-        for layer in read_layers:
-            memories = pl.DataFrame({"layer": layer, "memory": range(read[layer].shape[1])})
-            each = memories.join(places, how="cross").cast(schema)  # type: ignore[arg-type]
-            frames.append(each.with_columns(pl.Series("coefficient", read[layer].T.flatten().numpy())))
-        return pl.concat(frames)
+        `streams` are some of residual, ffn_input, ffn_output, ffn_update, layer_output (definitions.md section 1) and
+        attention, what attention adds to the stream. Raises as `coefficients` does, and ModelUnsupported where what
+        attention adds cannot be told.
+        """
+        return self.readings.capture(self, texts, streams, layers, at, reduce)
 
     def watch(self, layer: int, callback: Callable[[Tensor, Tensor | None], None], taps: Taps) -> None:
         """Calls back in a forward with `[batch, position, memory]`, and `[batch, position, expert]`, None if dense."""

@@ -4,6 +4,7 @@ The changes are removed when the block ends, also after an exception, and act on
 there not in other coroutines.
 """
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -59,7 +60,7 @@ def intervene(
     block is changed, and of its coroutines the one that did and those begun inside; others may run the model unchanged.
     Raises InterventionError before anything is changed.
     """
-    if isinstance(model, str):
+    if isinstance(model, str | os.PathLike):
         raise OptionError(f"model={model!r} is a name, and what it opens would be lost; give load_model({model!r})")
     with hold_model(model, steadily=False):
         changes = interventions_of(interventions, how=how, at=at)

@@ -9,11 +9,10 @@ from torch import Tensor
 from mnemoscope.atlas import Atlas
 from mnemoscope.errors import ModelUnsupported, OptionError
 from mnemoscope.foundation.memory_changes import Interventions, counted_from, interventions_of
-from mnemoscope.foundation.options.chat_prompt import Prompt, as_written, first_position, own_tokens
+from mnemoscope.foundation.options.chat_prompt import Prompt, as_written, choose_position, first_position, own_tokens
 from mnemoscope.foundation.origin import made_by
 from mnemoscope.models import Block, LanguageModel, read_blocks
 from mnemoscope.models.object_state import hold_model
-from mnemoscope.tracing import rendering
 from mnemoscope.tracing.interventions import intervene
 from mnemoscope.tracing.predictions import best_predictions, ids_of
 from mnemoscope.tracing.records import Token, plain
@@ -54,7 +53,7 @@ def layer_sum(
         scores.require_model_of(model, atlas)
     prompt, changes = model.prompt_text(prompt), interventions_of(interventions)
     tokens, first, own = model.prompt_tokens(prompt), first_position(prompt), own_tokens(prompt)
-    place = rendering.choose_position(len(tokens), position, first=first, own=own)
+    place = choose_position(len(tokens), position, first=first, own=own)
     column, read = model.reading.own(len(tokens)).start + place, dict[str, Tensor]()
 
     def keep(_: int, block: Block) -> None:

@@ -18,9 +18,9 @@ from mnemoscope.errors import InterventionError, NotFinite, OptionError
 from mnemoscope.foundation.memory_changes import Interventions, counted_from, interventions_of
 from mnemoscope.foundation.options.chat_prompt import Prompt, first_position
 from mnemoscope.models import LanguageModel, read_final
+from mnemoscope.models.forward.batches import sides
 from mnemoscope.models.modules.observed import same, takes
 from mnemoscope.models.object_state import hold_model
-from mnemoscope.models.proof.company import sides
 from mnemoscope.tracing.interventions import check, intervene
 from mnemoscope.tracing.records import Prediction, Record, Token
 from mnemoscope.tracing.scoring.ranking import top

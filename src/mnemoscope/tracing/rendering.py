@@ -15,7 +15,6 @@ from itertools import accumulate
 
 from rich.cells import cell_len, set_cell_size
 
-from mnemoscope.errors import PromptError
 from mnemoscope.foundation.formatting import HTML_CELL, html_row, html_table, show_token
 from mnemoscope.tracing.logit_sums import AttendedToken, LogitSum
 from mnemoscope.tracing.records import Dominant, LayerState, Position, Prediction
@@ -93,19 +92,6 @@ def _dim(line: str, padded: Sequence[str], given: Sequence[str]) -> str:
 def prediction_text(prediction: Prediction, *, width: int | None = None) -> str:
     token = show_token(prediction.token.text)
     return f"{token if width is None else _cell(token, width - 6)} {prediction.probability:.3f}"
-
-
-def choose_position(count: int, position: int | None, *, first: int = 0, own: int | None = None) -> int:
-    """The index of a position among `count` tokens, of which the first has position `first`. Negative ones count from
-    the end of the `own` tokens (None: all), back into a template's; None is the last of all.
-    """
-    end = 0 if position is None or position >= 0 else count if own is None else own
-    index = count - 1 if position is None else position + end - first
-    if not 0 <= index < count:
-        raise PromptError(
-            f"position {position} is not in the prompt, which has positions {first} to {count - 1 + first}"
-        )
-    return index
 
 
 def position_lines(positions: Sequence[Position], own: int | None) -> list[str]:

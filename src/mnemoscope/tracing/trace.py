@@ -14,7 +14,7 @@ from torch import Tensor
 from mnemoscope.errors import OptionError
 from mnemoscope.foundation.memory_changes import Intervention, Interventions, counted_from, interventions_of
 from mnemoscope.foundation.memory_names import Numbering
-from mnemoscope.foundation.options.chat_prompt import Prompt, as_written, first_position, own_tokens
+from mnemoscope.foundation.options.chat_prompt import Prompt, as_written, choose_position, first_position, own_tokens
 from mnemoscope.foundation.origin import Result, made_by
 from mnemoscope.models import Block, LanguageModel, read_blocks, read_final
 from mnemoscope.models.object_state import hold_model
@@ -23,7 +23,7 @@ from mnemoscope.tracing.interventions import intervene
 from mnemoscope.tracing.logit_sums import LogitSum, logit_sums
 from mnemoscope.tracing.predictions import best_predictions, ids_of
 from mnemoscope.tracing.records import Dominant, LayerState, Position, Token, decision, plain
-from mnemoscope.tracing.rendering import choose_position, layer_lines, position_lines, sum_lines, trace_html
+from mnemoscope.tracing.rendering import layer_lines, position_lines, sum_lines, trace_html
 from mnemoscope.tracing.scoring.ranking import top as best_of
 from mnemoscope.tracing.scoring.scores import (
     activity_of,

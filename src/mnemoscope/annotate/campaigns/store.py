@@ -21,7 +21,7 @@ from mnemoscope.annotate.campaigns import items, views
 from mnemoscope.annotate.campaigns.database import Database, annotations_file
 from mnemoscope.annotate.campaigns.views import Annotator, Campaign, CaseView, Invitation, KeyView, State
 from mnemoscope.annotate.judgements import rules, tables
-from mnemoscope.atlas import Atlas
+from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.errors import AnnotationError
 from mnemoscope.foundation.cache import Cache
 from mnemoscope.foundation.memory_names import MemoryId
@@ -143,11 +143,12 @@ class Turn:
         return str(latest) if last == rules.LAST else rules.format_time(last + timedelta(microseconds=1))
 
 
-def open_store(atlas: Atlas, at: str | Path | None = None) -> "Store":
-    """Opens or creates the annotations of the atlas: its own annotations.sqlite, or the file `at`. Raises
-    AnnotationError if the file cannot be used, is damaged, or is of another version or another atlas, and OptionError
-    for an address such as `sqlite:///...`.
+def open_store(atlas: Atlas | str | Path, at: str | Path | None = None) -> "Store":
+    """Opens or creates the annotations of the atlas (or its folder): its own annotations.sqlite, or the file `at`.
+    Raises AnnotationError if the file cannot be used, is damaged, or is of another version or another atlas, and
+    OptionError for an address such as `sqlite:///...`.
     """
+    atlas = atlas if isinstance(atlas, Atlas) else open_atlas(atlas)
     return Store(atlas, Database(annotations_file(at, atlas.path), atlas=atlas.manifest_hash))
 
 

@@ -66,7 +66,7 @@ def audit(
     with loading(model):
         loaded = load_model(model, dtype=dtype, device=device, **opening.keywords())
     with reporting() as progress:
-        audited = run_audit(loaded, strings.texts, options, atlas=opened, progress=progress)
+        audited = run_audit(loaded, strings.texts, options=options, atlas=opened, progress=progress)
     plants = plants_of(model)
     rows = recall(audited.verdicts(), plants) if plants else []
     if json:

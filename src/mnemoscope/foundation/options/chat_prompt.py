@@ -53,6 +53,19 @@ def own_tokens(prompt: str) -> int | None:
     return prompt.own if isinstance(prompt, ChatPrompt) else None
 
 
+def choose_position(count: int, position: int | None, *, first: int = 0, own: int | None = None) -> int:
+    """The index of a position among `count` tokens, of which the first has position `first`. Negative ones count from
+    the end of the `own` tokens (None: all), back into a template's; None is the last of all.
+    """
+    end = 0 if position is None or position >= 0 else count if own is None else own
+    index = count - 1 if position is None else position + end - first
+    if not 0 <= index < count:
+        raise PromptError(
+            f"position {position} is not in the prompt, which has positions {first} to {count - 1 + first}"
+        )
+    return index
+
+
 def as_written(prompt: Prompt | None) -> Any:
     """The prompt as it was given, for `made_by`."""
     return prompt.messages if isinstance(prompt, ChatPrompt) else prompt

@@ -30,7 +30,8 @@ from mnemoscope.foundation.budget import BUDGET
 from mnemoscope.foundation.files import write_bytes
 from mnemoscope.foundation.options.mining_options import AUTO, LENS_TOKENS, MiningOptions
 from mnemoscope.foundation.options.mining_options import LENS_KINDS as LENSES
-from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions
+from mnemoscope.foundation.options.model_options import ModelOptions
+from mnemoscope.foundation.options.signatures import takes_options
 from mnemoscope.foundation.progress import Progress, report_to
 from mnemoscope.mining.extending import cover, files_of, load_mined
 from mnemoscope.mining.lenses.readouts import (
@@ -51,8 +52,9 @@ from mnemoscope.mining.passes.vectors.values import ValuePass
 from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.run_folder import hold
 from mnemoscope.mining.steps import RunContext, digest, join_pieces, read_saved, run_checkpointed, run_piece
-from mnemoscope.mining.text.batches import Ints, pack, pad
+from mnemoscope.mining.text.batches import Ints
 from mnemoscope.models import LanguageModel
+from mnemoscope.models.forward.batches import pack, pad
 from mnemoscope.models.forward.hooks import Block
 from mnemoscope.models.object_state import check_unchanged, hold_model
 from mnemoscope.models.readout.read_directions import input_embeddings
@@ -144,6 +146,7 @@ class FittedLenses:
     """Cross-entropy of the residual's readout with the next token, in nats, by lens (also `plain`) and mined layer."""
 
 
+@takes_options
 def fit_lenses(
     atlas: Atlas | str | os.PathLike[str],
     model: LanguageModel | str | None = None,
@@ -151,7 +154,7 @@ def fit_lenses(
     *,
     max_tokens: int = LENS_TOKENS,
     device: str = AUTO,
-    opening: ModelOptions = AS_USUAL,
+    opening: ModelOptions,
     checkpoint_every: float = MiningOptions.checkpoint_every,
     force: bool = False,
     progress: bool | Progress = True,

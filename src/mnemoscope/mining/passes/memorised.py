@@ -21,8 +21,8 @@ from mnemoscope.mining.passes.prefix_pass import plan_rows
 from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.run_folder import encoder_of, open_text
 from mnemoscope.mining.steps import Answers, RunContext, empty_answers
-from mnemoscope.mining.text.batches import pad
 from mnemoscope.models import LanguageModel
+from mnemoscope.models.forward.batches import pad
 from mnemoscope.models.forward.hooks import read_final
 from mnemoscope.tracing import rank_of
 

@@ -25,11 +25,11 @@ from mnemoscope.foundation.files import write_bytes
 from mnemoscope.foundation.reading import Reading
 from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.steps import Answers, PlannedSteps, digest, join_pieces, missing, read_saved, run_piece
-from mnemoscope.mining.text.batches import Ints, even_parts, pack, pad
+from mnemoscope.mining.text.batches import Ints, even_parts
 from mnemoscope.mining.text.thread_team import ThreadTeam
 from mnemoscope.models import LanguageModel
+from mnemoscope.models.forward.batches import pack, pad, sides
 from mnemoscope.models.forward.hooks import Block, read_blocks, read_final
-from mnemoscope.models.proof.company import sides
 
 PREFIXES = "prefixes.safetensors"
 """The list of prefixes: of a run in its work folder, of a finished part in its `state/`."""

@@ -27,11 +27,11 @@ from mnemoscope.mining.passes.prefix_pass import plan_rows
 from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.plan.removal_cost import TRIGGERS_ASKED
 from mnemoscope.mining.steps import empty_answers
-from mnemoscope.mining.text.batches import Ints, pad
+from mnemoscope.mining.text.batches import Ints
 from mnemoscope.mining.text.trigger_table import NamedSentences
 from mnemoscope.models import LanguageModel
+from mnemoscope.models.forward.batches import pad, sides
 from mnemoscope.models.forward.hooks import read_coefficients
-from mnemoscope.models.proof.company import sides
 
 WHOLE = -1
 """In place of a removed token: the whole sentence."""

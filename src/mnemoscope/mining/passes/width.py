@@ -25,9 +25,10 @@ from mnemoscope.foundation.memory_names import ABLATED_PARTS, EXIT_THRESHOLDS
 from mnemoscope.mining.mining_run import MiningRun, columns_of
 from mnemoscope.mining.passes.prefix_pass import plan_rows, run_blocks
 from mnemoscope.mining.steps import Answers, empty_answers
-from mnemoscope.mining.text.batches import Ints, pad
+from mnemoscope.mining.text.batches import Ints
 from mnemoscope.mining.text.trigger_table import NamedSentences
 from mnemoscope.models import LanguageModel
+from mnemoscope.models.forward.batches import pad
 from mnemoscope.models.forward.hooks import Block, overwrite_coefficients, read_final
 from mnemoscope.models.forward.partial_forward import PartialForward
 from mnemoscope.tracing import top

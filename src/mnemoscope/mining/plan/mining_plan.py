@@ -17,7 +17,6 @@ import torch
 from numpy.typing import NDArray
 
 from mnemoscope.errors import OptionError, PlanDiffers
-from mnemoscope.foundation.budget import BUDGET
 from mnemoscope.foundation.options.mining_options import (
     RULES,
     TRIGGERS,
@@ -28,6 +27,7 @@ from mnemoscope.foundation.options.mining_options import (
     parse_removals,
 )
 from mnemoscope.models import LanguageModel, kernels_chosen
+from mnemoscope.models.forward.batches import default_batch_tokens
 
 LIBRARIES = ("torch", "transformers", "tokenizers", "sentencex")
 """Libraries that affect numbers; a plan has the version of each under its name."""
@@ -212,17 +212,6 @@ def library_versions() -> dict[str, str]:
 
 def default_triggers(model: LanguageModel) -> int:
     return TRIGGERS_OF_EXPERTS if model.numberings else TRIGGERS
-
-
-def default_batch_tokens(model: LanguageModel) -> int:
-    """Positions in a batch: a function of sizes, dtype, device kind and its memory, not of timing."""
-    widest = max(map(model.memories_at_once, range(model.sizes.layers)))
-    if model.device.type == "cpu":
-        # Experts share a batch's tokens among them, so more of them keep the products large.
-        return max(256, min(8192, (2 if model.numberings else 1) * BUDGET.coefficients // widest))
-    memory = torch.cuda.get_device_properties(model.device).total_memory if model.device.type == "cuda" else 1 << 33
-    room = (memory - 2 * model.sizes.parameters * model.dtype.itemsize) // 8
-    return int(max(1024, min(65_536, 1 << (max(1, room // (16 * widest)).bit_length() - 1))))
 
 
 def batch_order(count: int, seed: int) -> NDArray[np.int64]:

@@ -1,6 +1,4 @@
-"""Batches of tokens, packing items into them, and retrying in halves when memory runs out. Knows neither texts nor
-tables.
-"""
+"""Batches of tokens, and retrying in halves when memory runs out. Knows neither texts nor tables."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,13 +6,11 @@ from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from mnemoscope.errors import MiningError
 from mnemoscope.kernels.devices import is_out_of_memory
-from mnemoscope.models import LanguageModel
 
 Items = TypeVar("Items")
 Ints = NDArray[np.int64]
@@ -55,37 +51,6 @@ def even_parts(items: slice, parts: int) -> list[slice]:
     count = items.stop - items.start
     edges = [items.start + part * count // parts for part in range(parts + 1)]
     return [slice(first, last) for first, last in pairwise(edges) if first < last]
-
-
-def pad(rows: Sequence[NDArray[np.integer]], model: LanguageModel) -> Tensor:
-    """Token ids `[batch, position]` on the model's device: the beginning token, if any, a row, and padding."""
-    before = model.reading.before
-    ids = np.full((len(rows), model.reading.columns(max(map(len, rows)))), before[0] if before else 0, np.int64)
-    for row, tokens in enumerate(rows):
-        ids[row, model.reading.own(len(tokens))] = tokens
-    return send(ids, model.device)
-
-
-def send(array: Ints, device: torch.device) -> Tensor:
-    """The array on the device, copied asynchronously to a card."""
-    tensor = torch.from_numpy(array)
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
-
-
-def pack(lengths: Ints, *, area: int, rows: int, apart: Ints | None = None) -> list[slice]:
-    """Neighbouring items in batches of at most `rows` and `area`, or one item; unequal `apart` are separated."""
-    batches: list[slice] = []
-    start, longest = 0, 0
-    for k, length in enumerate(lengths.tolist()):
-        wider = max(longest, length)
-        full = (k + 1 - start) * wider > area or k - start >= rows
-        if k > start and (full or (apart is not None and apart[k] != apart[k - 1])):
-            batches.append(slice(start, k))
-            start, wider = k, length
-        longest = wider
-    if len(lengths):
-        batches.append(slice(start, len(lengths)))
-    return batches
 
 
 def halves_of(items: slice) -> list[slice]:

@@ -15,10 +15,11 @@ from torch import Tensor
 
 from mnemoscope.foundation.reading import Reading
 from mnemoscope.kernels.choose import BatchRows
-from mnemoscope.mining.text.batches import Batch, send
+from mnemoscope.mining.text.batches import Batch
 from mnemoscope.mining.text.random_firings import DrawnPositions
 from mnemoscope.mining.text.triggers import RoutedBlock
 from mnemoscope.models import Group
+from mnemoscope.models.forward.batches import send
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from torch import nn
 from mnemoscope.errors import ModelUnsupported, OptionError, ProofFailed, TokenizerNotFound
 from mnemoscope.foundation.options.mining_options import AUTO, DTYPES
 from mnemoscope.foundation.options.model_options import ModelOptions, write_max_memory
-from mnemoscope.models.language_model import LanguageModel
+from mnemoscope.models.forward.text_readings import capture_streams, read_text_coefficients
+from mnemoscope.models.language_model import LanguageModel, Readings
 from mnemoscope.models.loaded_parts import LoadedParts, first_line, raised_by_package
 from mnemoscope.models.modules.fingerprint import check_finite, content_fingerprint
 from mnemoscope.models.modules.offloading import check_reachable, device_of_module, is_placed, is_spread
@@ -109,7 +110,7 @@ def _read(
             if not anatomy.layers:
                 raise ModelUnsupported(f"model {opened.spec!r} has no layers; see what its configuration says of them")
             model = LanguageModel(opened, anatomy, revision=revision, content=content)
-            model.proof = prove(model)
+            model.proof, model.readings = prove(model), Readings(read_text_coefficients, capture_streams)
         return model, network
     except (ModelUnsupported, ProofFailed) as error:
         if where := where_hooked(opened.network):

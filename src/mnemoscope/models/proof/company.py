@@ -7,13 +7,11 @@ also on a copy of one layer with every boundary of its configuration at 8; such 
 
 import copy
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import torch
 from accelerate import init_empty_weights
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -50,11 +48,6 @@ def _dictionaries(entries: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for each in entries.values():
         if isinstance(each, dict):
             yield from _dictionaries(each)
-
-
-def sides(model: LanguageModel, lengths: NDArray[Any] | Sequence[int]) -> NDArray[np.int64]:
-    """A number per row length (with the beginning token), ascending: rows with equal numbers may share a forward."""
-    return np.searchsorted(np.array(model.boundaries, np.int64), lengths, side="left").astype(np.int64)
 
 
 def prove_company(model: LanguageModel, rows: list[list[int]], *, half: bool) -> None:
