@@ -59,6 +59,7 @@ def test_pages_print_the_verdict_that_the_memories_give(case: str, tmp_path: Pat
     printed = {
         "report": _printed(section(report, "paper")),
         "served": _printed(served),
+        "overview": _stated(reader.get("/").text),
         "data": {line["text"]: line["shown"] for line in data},
     }
     for where, lines in printed.items():
@@ -75,3 +76,10 @@ def _printed(markup: str) -> dict[str, str]:
         if said and head:
             found[words(head.group(1))] = said.group(1).strip()
     return found
+
+
+def _stated(markup: str) -> dict[str, str]:
+    """The verdict of each claim in the overview's list, by its words."""
+    stated = re.findall(r'<li><span class="verdict[^"]*">(.*?)</span> ([^<]*) <span class="soft">\(the paper', markup)
+    signs = {"✓ holds": "yes", "✗ does not hold": "no", "— not judged": "—"}
+    return {words(text): signs.get(words(sign), words(sign)) for sign, text in stated}

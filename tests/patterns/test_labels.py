@@ -10,8 +10,9 @@ from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.manifest import seal
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.store import write_table
+from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.patterns import write_patterns
-from mnemoscope.patterns.labels import write_labels
+from mnemoscope.patterns.labels import listed_labels, write_labels
 from support.handbuilt_atlas import PROVENANCE, WORDS, build_atlas, manifest
 
 Trigger = tuple[int, int, int, int, int]
@@ -82,6 +83,33 @@ def test_a_pattern_comes_before_the_token(tmp_path: Path) -> None:
     found = labels(atlas, columns)
     assert found[0, 1][0] == 'ends in Rome; promotes " Paris"'
     assert found[0, -1][0] == 'ends in "France"'
+
+
+def test_lists_say_the_first_three_different_tokens_where_there_is_no_pattern(tmp_path: Path) -> None:
+    """Of each sign its own; nothing of what has no triggers, or was not mined; a label with a pattern stays."""
+    spaced = WORDS.index(" Paris")
+    rows = [*alike(0, 1, [4, 4, spaced, 5, 8, 4]), *alike(0, -1, [8, 8]), *alike(1, 1, [5] * 6), *alike(2, -1, [4])]
+    atlas = with_triggers(tmp_path / "atlas", rows)
+    asked = [(MemoryId(0, memory), sign) for memory in range(4) for sign in (1, -1)] + [(MemoryId(9, 0), 1)]
+    texts = [WORDS[token].strip(" ") for token in (4, spaced, 5)]
+    first = f'fires at "{texts[0]}", "{texts[1]}", "{texts[2]}"'
+    eighth, fourth = (f'fires at "{WORDS[token].strip(" ")}"' for token in (8, 4))
+    places = [(0, 1), (0, -1), (1, 1), (2, -1)]
+
+    def said() -> dict[tuple[int, int], str]:
+        return {(memory.memory, sign): text for (memory, sign), text in listed_labels(atlas, asked).items()}
+
+    assert said() == dict(zip(places, [first, eighth, f'fires at "{WORDS[5].strip(" ")}"', fourth], strict=True))
+    stored = labels(atlas)
+    assert [stored[place][0].partition(";")[0] for place in places] == [
+        "no clear pattern",
+        "no clear pattern",
+        'ends in "is"',
+        "no clear pattern",
+    ]
+    shown = [f'{first}; promotes "{WORDS[6]}"', eighth, 'ends in "is"', fourth]
+    assert said() == dict(zip(places, shown, strict=True))
+    assert listed_labels(atlas, []) == {}
 
 
 def test_labels_are_made_and_hashed_with_patterns(patterned: Path) -> None:

@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 from mnemoscope.atlas import verify
+from mnemoscope.atlas.schema import THE_PAPERS
 from mnemoscope.foundation.formatting import format_value
 from mnemoscope.questions import QUESTIONS, load_question
 from mnemoscope.questions.answers import load_answers
@@ -100,15 +101,31 @@ def test_every_drawn_number_is_one_of_the_answer(question: str, reported_atlas: 
 
 
 def test_known_numbers_are_said(page: str) -> None:
-    """Those that can be read off the atlas: 4 of 8 and 8 of 8 matches, a last token worth three quarters."""
+    """Those that can be read off the atlas: 4 of 8 and 8 of 8 matches."""
     match = words(section(page, "refinement_match"))
     assert "50.0 % in layer 0 and 100 % in layer 1" in match
     said = words(section(page, "glance"))
+    assert "agreement in the best layer (the paper: up to 3.5 %) : 33.3 % (layer 0)" in said
     assert "24 memories in all 2 layers" in said
     assert "64.0 % of its 1,000 parameters" in said
-    assert "-75.0 % without the last one, -5.0 % without the first one and -25.0 % without a random one" in said
-    assert "with at least one positive trigger" in said
     assert "the memories that have at least one positive trigger" in words(section(page, "key_patterns"))
+
+
+def test_the_first_section_states_every_claim_with_the_verdict_of_its_line(page: str) -> None:
+    """In the order of the table below, without its rules; each figure leads to its section."""
+    table = section(page, "paper")
+    lines = [row for row in re.findall(r"<tr>(.*?)</tr>", table, flags=re.DOTALL) if ">Figure " in row]
+    expected = [
+        (words(re.findall(r'<th scope="row">(.*?)</th>', row, flags=re.DOTALL)[0]), verdict)
+        for row in lines
+        for verdict in re.findall(r'<span class="verdict[^>]*>(.*?)</span>', row)[:1]
+    ]
+    first = section(page, "glance")
+    items = re.findall(r'<li>(<span class="verdict.*?)<span class="soft">\(the paper', first, flags=re.DOTALL)
+    signs = {"yes": "✓ holds", "no": "✗ does not hold", "—": "— not judged"}
+    assert [words(item) for item in items] == [f"{signs.get(shown, shown)} {text}" for text, shown in expected]
+    assert len(expected) >= 20
+    assert re.findall(r'<h4><a href="#(\w+)"', first) == [*THE_PAPERS]
 
 
 def test_the_papers_numbers_stand_beside_ours(page: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from mnemoscope.atlas import open_atlas
+from mnemoscope.atlas.schema import THE_PAPERS
 from mnemoscope.questions import BEYOND
 from mnemoscope.questions.answers import all_are_current, write_all
 from mnemoscope.show.figures.examples import best_examples
@@ -82,23 +83,40 @@ def test_the_overview_holds_what_the_atlas_says(atlas: Path, reader: TestClient)
 
 
 @pytest.mark.full
-def test_the_overview_shows_four_figures_that_lead_to_their_questions(tmp_path: Path) -> None:
+def test_the_overview_states_the_papers_claims_with_verdicts_and_figures(tmp_path: Path) -> None:
     opened = reported(tmp_path / "atlas")
     reader = client(opened.path)
     before = reader.get("/").text
     assert 'role="img"' not in before
     assert "(10 of 10 questions): run <code>mnemoscope analyze" in before
     write_all(opened)
-    page = Parts(reader.get("/").text)
+    text = reader.get("/").text
+    page = Parts(text)
     drawings = [one for tag, one in page.found if tag == "svg" and one.get("role") == "img"]
-    figures = ["Figure 2", "Figure 4", "Figure 7", "Figure 9"]
+    figures = ["Figure 6, Table 2" if number == 6 else f"Figure {number}" for number in range(2, 12)]
     assert [str(one["aria-label"]).split(":")[0] for one in drawings] == figures
-    asked = ("key_patterns", "value_agreement", "layer_activity", "refinement_match")
     links = [str(one["href"]) for tag, one in page.found if tag == "a" and "/questions/" in str(one.get("href"))]
-    for question in asked:  # in words for the keyboard, and as the picture
-        assert links.count(f"/questions/{question}") >= 2
+    for question in THE_PAPERS:  # in words for the keyboard, and as the picture
+        assert links.count(f"/questions/{question}") == 2
     identities = [one["id"] for _, one in page.found if "id" in one]
     assert len(identities) == len(set(identities))
+    # What each question's own page judges, in the same order.
+    expected = [line for one in THE_PAPERS for line in reader.get(f"/questions/{one}.json").json()["comparison"]]
+    stated = re.findall(r'<li><span class="verdict[^"]*">(.*?)</li>', text, re.DOTALL)
+    assert len(expected) == len(stated) >= 20
+    signs = {"yes": "✓ holds", "no": "✗ does not hold", "—": "— not judged"}
+    seen = set()
+    for line, shown in zip(expected, stated, strict=True):
+        said = " ".join(html.unescape(re.sub(r"<[^>]*>", " ", shown)).split())
+        number = "not measured" if line["literal"] == "—" else line["literal"]
+        said_first = signs.get(line["literal_shown"], line["literal_shown"])
+        start = f"{said_first} {line['text']} (the paper: {line['paper']}) : {number} {line['literal_interval']}"
+        assert said.startswith(" ".join(start.split())), line
+        assert (f"by our formula {' '.join(line['ours'].split())}" in said) == bool(line["why"]), line
+        if line["shown"] != line["literal_shown"]:
+            assert said.endswith(signs.get(line["shown"], line["shown"])), line
+        seen.add(said_first)
+    assert seen >= {"✗ does not hold", "undecided", "— not judged"}
 
 
 def test_values_at_work_are_on_the_pages(handbuilt: Path) -> None:
@@ -130,11 +148,11 @@ def test_what_the_paper_does_not_ask_hides_no_answer(answered_atlas: Path, tmp_p
     assert reader.get("/index.json").json()["unanswered"] == [*BEYOND]
     page = reader.get("/").text
     assert "Not answered yet" not in page
-    assert "top token is what follows" in page
+    assert "agreement in the best layer" in page
     (atlas / "analyses/key_removals.json").unlink()
     page = client(atlas).get("/").text
     assert "Not answered yet (1 of 10 questions)" in page
-    assert "top token is what follows" in page
+    assert "agreement in the best layer" in page
 
 
 @pytest.mark.fast(1)

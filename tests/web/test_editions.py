@@ -19,6 +19,7 @@ from starlette.exceptions import HTTPException
 
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.manifest import MANIFEST, seal
+from mnemoscope.atlas.schema import THE_PAPERS
 from mnemoscope.errors import AtlasBusy, AtlasDamaged
 from mnemoscope.foundation.files import file_hash, write_bytes, write_json
 from mnemoscope.foundation.memory_names import MemoryId
@@ -194,18 +195,18 @@ def test_a_figure_is_drawn_once_and_anew_for_new_answers(opened: Atlas, monkeypa
 
     monkeypatch.setattr(questions, "draw_answer", counted)
 
-    def glance() -> list[str]:
-        return [one["drawing"] for one in overview.overview_page(site.edition()).extra()["glance"]]
+    def small_figures() -> list[str]:
+        return [one["drawing"] for one in overview.overview_page(site.edition()).extra()["claimed"]]
 
-    first, state = glance(), site.edition().state
-    assert (glance(), sorted(drawn)) == (first, sorted(overview.GLANCE))
+    first, state = small_figures(), site.edition().state
+    assert (small_figures(), sorted(drawn)) == (first, sorted(THE_PAPERS))
     written = make_answer(opened, "key_patterns")
     changed = written.table.with_columns(pl.col("value") / 2)
     monkeypatch.setattr(answers_module, "make_answer", lambda atlas, question: replace(written, table=changed))
     write(opened, ["key_patterns"])
     assert site.edition().state != state
-    changes = [one != before for one, before in zip(glance(), first, strict=True)]
-    assert changes == [question == "key_patterns" for question in overview.GLANCE]
+    changes = [one != before for one, before in zip(small_figures(), first, strict=True)]
+    assert changes == [question == "key_patterns" for question in THE_PAPERS]
 
 
 def test_a_refusal_of_an_edition_that_is_gone_is_an_answer(opened: Atlas, monkeypatch: pytest.MonkeyPatch) -> None:

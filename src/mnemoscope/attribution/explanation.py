@@ -15,6 +15,7 @@ from mnemoscope.atlas.features import promoted_tokens
 from mnemoscope.foundation.formatting import html_row, html_table, show_token
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.foundation.origin import Result, made_by
+from mnemoscope.patterns.labels import listed_labels
 from mnemoscope.tracing.records import plain
 from mnemoscope.tracing.rendering import Column, table
 
@@ -87,14 +88,11 @@ def memory_table(
 
 
 def with_labels(memories: pl.DataFrame, atlas: Atlas | None, sign: pl.Expr | None = None) -> pl.DataFrame:
-    """The list with the `label` of each memory's feature of a sign, if not +1; null without one."""
-    if atlas is None or not atlas.has("labels"):
-        return memories.with_columns(label=pl.lit(None, pl.String))
-    stored = atlas.table("labels", columns=["layer", "memory", "sign", "label"])
-    names = [str(atlas.name(layer, memory)) for layer, memory in stored.select("layer", "memory").iter_rows()]
-    labels = stored.select("label", memory=pl.Series(names, dtype=pl.String), sign=pl.col("sign").cast(pl.Int32))
-    signed = memories.with_columns(sign=(pl.lit(1) if sign is None else sign).cast(pl.Int32))
-    return signed.join(labels, on=["memory", "sign"], how="left", maintain_order="left").drop("sign")
+    """The list with what is said of each memory's feature of a sign, if not +1, as `label`; null where nothing is."""
+    signs = memories.with_columns(sign=pl.lit(1) if sign is None else sign)["sign"]
+    features = list(zip(map(MemoryId.parse, memories["memory"]), signs, strict=True))
+    said = {} if atlas is None else listed_labels(atlas, features)
+    return memories.with_columns(pl.Series("label", list(map(said.get, features)), dtype=pl.String))
 
 
 def about_memories(

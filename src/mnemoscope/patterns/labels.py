@@ -2,7 +2,7 @@
 its value then promotes. Written with patterns.parquet, as labels.parquet.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import polars as pl
 
@@ -12,11 +12,46 @@ from mnemoscope.atlas.features import FEATURE_COLUMNS, features_of
 from mnemoscope.atlas.read import BEST_TRIGGERS
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.store import write_table
+from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.patterns.words import quote
 
 NO_PATTERN = "no clear pattern"
 SHARED = 5
 """So many of a feature's best triggers that share their token make it the label where no pattern was found."""
+
+FIRED_AT = 3
+"""The trigger tokens that stand in lists for a feature without a pattern."""
+
+
+def listed_labels(atlas: Atlas, features: Iterable[tuple[MemoryId, int]]) -> dict[tuple[MemoryId, int], str]:
+    """What lists of memories say of each feature (memory and sign): its label, and where that tells no pattern, or the
+    atlas has no labels, the first different tokens that its best triggers end in. Nothing of one without triggers.
+    """
+    asked = {(one.layer, atlas.number(one), sign): (one, sign) for one, sign in features if one.layer in atlas.layers}
+    labels, layers = dict.fromkeys(asked, NO_PATTERN), sorted({layer for layer, _, _ in asked})
+    columns = ["layer", "memory", "sign", "label"]
+    if asked and atlas.has("labels"):
+        rows = atlas.rows_where("labels", column="layer", ids=layers, columns=columns)
+        labels |= {(layer, memory, sign): label for layer, memory, sign, label in rows.iter_rows()}
+    said = {asked[place]: labels[place] for place in asked if not labels[place].startswith(NO_PATTERN)}
+    for layer in layers:
+        places = [place for place in asked if place[0] == layer and asked[place] not in said]
+        best = atlas.best_triggers(
+            layer, memories=[memory for _, memory, _ in places], columns=["memory", "sign", "rank", "token"], sign=None
+        )
+        fired: dict[tuple[int, int, int], dict[str, None]] = {place: {} for place in places}
+        for memory, sign, _, token in best.sort("rank").iter_rows():
+            fired.get((layer, memory, sign), {})[_quoted_token(atlas, token)] = None
+        for place, tokens in fired.items():
+            if tokens:
+                instead = f"fires at {', '.join(list(tokens)[:FIRED_AT])}"
+                said[asked[place]] = labels[place].replace(NO_PATTERN, instead, 1)
+    return said
+
+
+def _quoted_token(atlas: Atlas, token: int) -> str:
+    text = atlas.vocabulary.texts[token]
+    return quote(text.strip(" ") or text)
 
 
 def kind_below_zero(label: pl.Expr) -> pl.Expr:
@@ -49,8 +84,7 @@ def _of_layer(
         for one in features_of(row)
     }
     for memory, sign, token in _shared_tokens(atlas, layer).iter_rows():
-        text = "" if token is None else atlas.vocabulary.texts[token]
-        shared = None if token is None else f"ends in {quote(text.strip(' ') or text)}"
+        shared = None if token is None else f"ends in {_quoted_token(atlas, token)}"
         label = (patterns.get((layer, memory)) if sign == 1 else None) or shared or NO_PATTERN
         feature, top = features.get((memory, sign), (None, 0))
         if feature is not None and feature.promotes:

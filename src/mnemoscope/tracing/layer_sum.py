@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import polars as pl
 import torch
 from torch import Tensor
 
@@ -13,6 +12,7 @@ from mnemoscope.foundation.options.chat_prompt import Prompt, as_written, choose
 from mnemoscope.foundation.origin import made_by
 from mnemoscope.models import Block, LanguageModel, read_blocks
 from mnemoscope.models.object_state import hold_model
+from mnemoscope.patterns.labels import listed_labels
 from mnemoscope.tracing.interventions import intervene
 from mnemoscope.tracing.predictions import best_predictions, ids_of
 from mnemoscope.tracing.records import Token, plain
@@ -36,10 +36,10 @@ def layer_sum(
     interventions: Interventions = None,
 ) -> dict[str, Any]:
     """The layer's sum y after a position of the prompt, as plain data: the `memories` with the largest `contribution`
-    |m| norm(v), each with the best tokens of sign(m) v and its label in an atlas; `others`, `bias` and `total`, each
-    with its `length`; and what residual, update and output predict. `along` is the part of each vector in the direction
-    of y: these add up to the length of y. `normed`: the layer adds what its own norm or gate makes of y. `position`
-    counts the `own` tokens of a chat, as in `trace`.
+    |m| norm(v), each with the best tokens of sign(m) v and its `label` by an atlas (`listed_labels`); `others`, `bias`
+    and `total`, each with its `length`; and what residual, update and output predict. `along` is the part of each
+    vector in the direction of y: these add up to the length of y. `normed`: the layer adds what its own norm or gate
+    makes of y. `position` counts the `own` tokens of a chat, as in `trace`.
     """
     if not 0 <= layer < model.sizes.layers:
         raise OptionError(f"there is no layer {layer}: the model has layers 0 to {model.sizes.layers - 1}")
@@ -80,15 +80,14 @@ def layer_sum(
     mined = None if atlas is None else atlas.manifest_hash
     texts, options = model.vocabulary()[0], {"prompt": as_written(prompt), "layer": layer, "position": position}
     options |= {"memories": memories, "interventions": list(map(str, changes))}
+    features = [(model.numbering(layer).name(layer, i), int(m[i].sign())) for i in listed.tolist()]
+    labels = {} if atlas is None else listed_labels(atlas, features)
     rows = []
-    for number, (i, c) in enumerate(zip(listed.tolist(), m[listed].tolist(), strict=True)):
-        memory = model.numbering(layer).name(layer, i)
-        label = None
-        if atlas is not None and layer in atlas.layers and atlas.has("labels"):
-            label = next(iter(atlas[memory].labels().filter(pl.col("sign") == (1 if c > 0 else -1))["label"]), None)
+    for number, (memory, sign) in enumerate(features):
         best_tokens = tuple(Token(id, texts[id]) for id in tops[number])
-        numbers = {"coefficient": c, "contribution": float(sizes[0, number]), "along": along[number]}
-        rows.append({"memory": str(memory), **numbers, "top": plain(best_tokens), "label": label})
+        numbers = {"contribution": float(sizes[0, number]), "along": along[number], "top": plain(best_tokens)}
+        about = {"memory": str(memory), "coefficient": float(m[listed[number]])}
+        rows.append({**about, **numbers, "label": labels.get((memory, sign))})
     counts = {"others": int((rest != 0).sum()), "bias": 0, "total": int((m != 0).sum())}
     return {
         **{"model": model.spec, "layer": layer, "position": place + first, "own": own},

@@ -77,17 +77,17 @@ def section(question: str, answers: Mapping[str, Answer]) -> Data:
         "meaning": f"{figure.means} {figure.differs}",
         "interval": answer.interval if figure.intervals else "",
         "judged": " and ".join({row["judged_by"]: 0 for row in answer.table.to_dicts() if row.get("judged_by")}),
-        "comparison": tuple(map(asdict, _compare_answer(answer, answers))),
+        "comparison": tuple(map(asdict, compare_answer(answer, answers))),
         "tables": () if answer.missing else tuple(map(asdict, _tables(answer, figure))),
     }
 
 
 def compare_with_paper(answers: Mapping[str, Answer]) -> list[ComparisonLine]:
     """Every claim of the paper with our number, in the paper's order, and after a figure's claims its finding."""
-    return [line for answer in answers.values() for line in _compare_answer(answer, answers)]
+    return [line for answer in answers.values() for line in compare_answer(answer, answers)]
 
 
-def _compare_answer(answer: Answer, answers: Mapping[str, Answer]) -> list[ComparisonLine]:
+def compare_answer(answer: Answer, answers: Mapping[str, Answer]) -> list[ComparisonLine]:
     lines = []
     for claim in answer.question.paper.claims:
         if claim.optional and answer.total(claim.name) is None:

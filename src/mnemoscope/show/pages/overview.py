@@ -1,5 +1,5 @@
-"""The overview: four small figures, the most striking memories, the answers in sentences, and facts about the
-mining.
+"""The overview: the paper's claims with their verdicts and small figures, the most striking memories, and facts about
+the mining.
 """
 
 import polars as pl
@@ -11,18 +11,16 @@ from mnemoscope.foundation.files import read_object
 from mnemoscope.foundation.formatting import format_blocks
 from mnemoscope.questions.answers import lacks_tables
 from mnemoscope.show.figures.examples import best_examples
-from mnemoscope.show.figures.summary import cards, describe_mining, warnings
+from mnemoscope.show.figures.sections import compare_answer
+from mnemoscope.show.figures.summary import describe_mining, warnings
 from mnemoscope.show.pages.edition import Data, Edition
 from mnemoscope.show.pages.page import Page, PageKind
 from mnemoscope.show.pages.questions import answers_of, draw_small
 from mnemoscope.show.pages.triggers import group_triggers, triggers_view
 
-GLANCE = ("key_patterns", "value_agreement", "layer_activity", "refinement_match")
-"""Questions whose figures are shown in small: patterns, agreement, activity, refinement."""
-
 
 def overview_page(edition: Edition) -> Page:
-    """What was mined, the answers in words, and the most striking memories."""
+    """What was mined, the paper's claims with verdicts, and the most striking memories."""
     data = edition.tables.get("overview", lambda: overview_view(edition))
     return Page(
         "overview.html", "", data, lambda: edition.tables.get("overview words", lambda: overview_words(edition, data))
@@ -63,14 +61,16 @@ def overview_words(edition: Edition, data: Data) -> Data:
     # Questions beyond the paper need tables that most atlases lack.
     unanswered = [question for question in data["unanswered"] if question in THE_PAPERS]
     not_mined = [question for question in unanswered if lacks_tables(edition.atlas, question)]
-    manifest, answers, mined = edition.atlas.manifest, answers_of(edition), describe_mining(edition.atlas)
+    manifest, answers = edition.atlas.manifest, answers_of(edition)
     return {
         "warnings": warnings(edition.atlas),
-        "glance": draw_small(edition, *GLANCE),
+        "claimed": [
+            {**one, "comparison": compare_answer(answers[one["question"]], answers)}
+            for one in draw_small(edition, *THE_PAPERS)
+        ],
         "some": str(edition.atlas.name(edition.atlas.layers[-1], 0)),
         "opened_by": model_words(manifest, otherwise=manifest.model.spec),
-        "mined": mined,
-        "cards": cards(mined, answers)[1:] if len(unanswered) < len(THE_PAPERS) else [],
+        "mined": describe_mining(edition.atlas),
         "waiting": [question for question in unanswered if question not in not_mined],
         "left_out": {question: answers[question].question.title for question in not_mined},
         "asked": len(THE_PAPERS),

@@ -1,5 +1,5 @@
-"""The report's page: the overview's cards, every question's section, striking memories with their triggers, and the
-methods box: the facts needed to judge the numbers or to reproduce them, from the manifest.
+"""The report's page: the paper's claims with their verdicts, every question's section, striking memories with their
+triggers, and the methods box: the facts needed to judge the numbers or to reproduce them, from the manifest.
 """
 
 import json
@@ -10,13 +10,14 @@ import polars as pl
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.form import Manifest, MinedCorpus, MinedModel
+from mnemoscope.atlas.schema import THE_PAPERS
 from mnemoscope.foundation.formatting import number, percent, pluralise, show_text, show_token
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.questions.question import Answer
 from mnemoscope.show.figures.examples import judged_sentence
 from mnemoscope.show.figures.routing import LayerRouting
 from mnemoscope.show.figures.sections import compare_with_paper, csv_link, describe_upper_layers
-from mnemoscope.show.figures.summary import cards, describe_mining, warnings
+from mnemoscope.show.figures.summary import describe_mining, warnings
 from mnemoscope.show.pages.changes import comparison_views
 from mnemoscope.show.pages.edition import Data, Edition
 from mnemoscope.show.pages.overview import striking_memories
@@ -31,16 +32,16 @@ Facts = list[tuple[str, str]]
 def report_page(edition: Edition, compositions: pl.DataFrame | None, routing: Sequence[LayerRouting] = ()) -> Page:
     """The page; `compositions` are the listed cases of the last layer, None without a list."""
     atlas, answers = edition.atlas, answers_of(edition)
+    sections = [question_view(edition, one) | {"csv": csv_link(answer.table)} for one, answer in answers.items()]
     data = {
         "model": atlas.manifest.model.spec,
         "text": atlas.manifest.corpus.spec,
         "warnings": warnings(atlas),
-        "cards": cards(describe_mining(atlas), answers),
+        "mined": describe_mining(atlas),
+        "claimed": [one for one in sections if one["question"] in THE_PAPERS and not one["missing"]],
         "comparison": compare_with_paper(answers),
         "upper": describe_upper_layers(next(iter(answers.values()))),
-        "sections": [
-            question_view(edition, question) | {"csv": csv_link(answer.table)} for question, answer in answers.items()
-        ],
+        "sections": sections,
         "examples": read_memories(edition),
         "cases": [] if compositions is None or compositions.is_empty() else composition_cases(edition, compositions),
         "judged": judged_sentence(answers["refinement_events"]),

@@ -16,6 +16,7 @@ from mnemoscope.atlas.vocabulary import Vocabulary
 from mnemoscope.errors import OptionError
 from mnemoscope.foundation.formatting import format_value
 from mnemoscope.foundation.memory_names import MemoryId
+from mnemoscope.patterns.labels import listed_labels
 from mnemoscope.show.figures.figure1 import BROAD, NARROW, draw
 from mnemoscope.show.pages.edition import Data, Edition
 from mnemoscope.show.pages.page import MODEL, Address, PageKind
@@ -345,13 +346,14 @@ def draw_waterfall(
 
 
 def describe_memories(edition: Edition, rows: Sequence[Data], by: str = "coefficient") -> list[Data]:
-    """Rows of memories with what the atlas holds of each and the sign of its coefficient: `label` and `promotes`."""
-    described = []
-    for row in rows:
-        memory, sign = MemoryId.parse(row["memory"]), 1 if row[by] > 0 else -1
+    """Rows of memories with what the atlas says of each and the sign of its coefficient: `label` and `promotes`."""
+    features = [(MemoryId.parse(row["memory"]), 1 if row[by] > 0 else -1) for row in rows]
+    labels, described = listed_labels(edition.atlas, features), []
+    edition.check_current()
+    for row, (memory, sign) in zip(rows, features, strict=True):
         mined = memory.layer in edition.atlas.layers
         promotes = edition.atlas.token_text(edition.promoted_tokens(memory, sign)[:5]) if mined else []
-        described.append({**row, "label": edition.label(memory, sign) if mined else None, "promotes": promotes})
+        described.append({**row, "label": labels.get((memory, sign)), "promotes": promotes})
     return described
 
 
