@@ -112,7 +112,9 @@ class Scratch:
         refused = name.endswith(REFUSED)
         if (done.returncode != 0) != refused:
             raise SystemExit(f"{name}: exit {done.returncode}\n{done.stdout}{done.stderr}")
-        printed = done.stdout.replace(f"{self.folder}/", "") + (done.stderr.strip().splitlines()[-1] + "\n" if refused else "")
+        printed = done.stdout.replace(f"{self.folder}/", "") + (
+            done.stderr.strip().splitlines()[-1] + "\n" if refused else ""
+        )
         return "".join(line.rstrip() + "\n" for line in printed.rstrip().splitlines())
 
 
