@@ -8,7 +8,7 @@ import json
 import operator
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 import typer
 
@@ -17,106 +17,83 @@ from mnemoscope.errors import OptionError
 HOLDS = 3
 """The exit code where the expression holds."""
 Facts = Mapping[str, Any]
-ATTRIBUTE: Mapping[str, type] = {
-    **{"target": str, "against": str, "position": int, "difference": float, "difference_after_cap": float},
-    **{"memories": int, "k": int, "without": float, "control": float, "residual_error": float, "limit": float},
-}
-"""The names of `attribute`'s facts, with their types; each may have no value."""
-ATTRIBUTE_PROMPTS: Mapping[str, type] = {
-    **{"prompts": int, "refused": int, "memories": int, "k": int, "without": float, "control": float},
-}
-_RECOVERED = dict.fromkeys(("recovered", "control_recovered", "recovered_all", "recovered_everywhere"), float)
-DIFF: Mapping[str, type] = {
-    **{"first": str, "second": str, "difference_first": float, "difference_second": float, "change": float},
-    **{"memories": int, "turns_at": int, "k": int, **_RECOVERED, "residual_error": float, "limit": float},
-}
-DIFF_PROMPTS: Mapping[str, type] = {
-    **{"prompts": int, "refused": int, "never_parted": int, "turned": float},
-    **{"memories": int, "k": int, **_RECOVERED},
-}
-_LONGEST = 1_000
-
-
-def fail_if_option(*names: Mapping[str, type]) -> Any:
-    listed = ", ".join(dict.fromkeys(name for some in names for name in some))
-    return typer.Option("--fail-if", metavar="EXPR", help=f"Exit with 3 where it holds; compares {listed}.")
-
-
+Names = Mapping[str, type]
+"""Facts and their types; each may have no value."""
+_LISTED: Names = {"memories": int, "k": int}
+_CURVE: Names = {**_LISTED, "without": float, "control": float}
+_PROVED: Names = {"residual_error": float, "limit": float}
+_ASKED: Names = {"target": str, "against": str, "position": int, "difference": float, "difference_after_cap": float}
+ATTRIBUTE: Names = {**_ASKED, **_CURVE, **_PROVED}
+ATTRIBUTE_PROMPTS: Names = {"prompts": int, "refused": int, **_CURVE}
+_RECOVERED: Names = dict.fromkeys(("recovered", "control_recovered", "recovered_all", "recovered_everywhere"), float)
+_CHANGE: Names = dict.fromkeys(("difference_first", "difference_second", "change"), float)
+DIFF: Names = {"first": str, "second": str, **_CHANGE, "turns_at": int, **_LISTED, **_RECOVERED, **_PROVED}
+DIFF_PROMPTS: Names = {"prompts": int, "refused": int, "never_parted": int, "turned": float, **_LISTED, **_RECOVERED}
 _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     **{ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge},
     **{ast.Eq: operator.eq, ast.NotEq: operator.ne},
 }
+_LONGEST = 1_000
 
 
-class Condition:
+def fail_if_option(*names: Names) -> Any:
+    listed = ", ".join(dict.fromkeys(name for some in names for name in some))
+    return typer.Option("--fail-if", metavar="EXPR", help=f"Exit with 3 where it holds; compares {listed}.")
+
+
+def read_condition(text: str | None, names: Names) -> ast.expr | None:
     """Raises OptionError for what is no comparison of these names."""
+    if text is None:
+        return None
+    try:
+        tree = ast.parse(text[: _LONGEST + 1].strip(), mode="eval").body
+        holds(tree, {name: kind() for name, kind in names.items()})
+    except (SyntaxError, ValueError, LookupError, MemoryError, RecursionError):
+        tree = None
+    if tree is None or len(text) > _LONGEST:
+        shown = text if len(text) <= 80 else f"{text[:80]}..."
+        raise OptionError(
+            f"--fail-if {shown!r} cannot be read; compare {', '.join(names)} with numbers or quoted texts, such as"
+            f" '{[*names][-1]}<0.5', joined by and, or, not"
+        )
+    return tree
 
-    def __init__(self, text: str, names: Mapping[str, type]) -> None:
-        self.text, self._names = text, names
-        if len(text) > _LONGEST:
-            self._refuse(f"it has {len(text):,} characters, more than {_LONGEST:,}")
-        try:
-            self._tree = ast.parse(text.strip(), mode="eval").body
-        except (SyntaxError, ValueError, MemoryError, RecursionError):
-            self._refuse("it is no comparison")
-        self.names: dict[str, None] = {}
-        self._holds(self._tree, {name: kind() for name, kind in names.items()})
 
-    def holds(self, facts: Facts) -> bool:
-        """A comparison with what has no value (None) does not hold."""
-        return self._holds(self._tree, facts)
-
-    def _holds(self, node: ast.expr, facts: Facts) -> bool:
-        if isinstance(node, ast.BoolOp):
-            every = [self._holds(each, facts) for each in node.values]
+def holds(node: ast.expr, facts: Facts) -> bool:
+    """Whether the expression holds; a comparison with what has no value (None) does not. Raises ValueError or
+    LookupError for what is none.
+    """
+    match node:
+        case ast.BoolOp():
+            every = [holds(each, facts) for each in node.values]
             return all(every) if isinstance(node.op, ast.And) else any(every)
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            return not self._holds(node.operand, facts)
-        if not isinstance(node, ast.Compare):
-            self._refuse(f"{ast.unparse(node)!r} is no comparison")
-        values = [self._value(each, facts) for each in (node.left, *node.comparators)]
-        kept = []
-        for compare, one, other in zip(node.ops, values, values[1:], strict=False):
-            if type(compare) not in _COMPARISONS or (None not in (one, other) and _is_text(one) != _is_text(other)):
-                self._refuse(f"{ast.unparse(node)!r} does not compare numbers, or texts")
-            kept.append(None not in (one, other) and _COMPARISONS[type(compare)](one, other))
-        return all(kept)
-
-    def _value(self, node: ast.expr, facts: Facts) -> Any:
-        match node:
-            case ast.Name(id=name) if name in self._names:
-                self.names[name] = None
-                return facts[name]
-            case ast.Constant(value=bool() | None):
-                pass
-            case ast.Constant(value=int() | float() | str() as value):
-                return value
-            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
-                return -value
-        self._refuse(f"{ast.unparse(node)!r} is none of {', '.join(self._names)}, a number or a quoted text")
-
-    def _refuse(self, why: str) -> NoReturn:
-        shown = self.text if len(self.text) <= 80 else f"{self.text[:80]}..."
-        raise OptionError(f"--fail-if {shown!r} cannot be read: {why}; write it like 'recovered<0.5'")
+        case ast.UnaryOp(op=ast.Not()):
+            return not holds(node.operand, facts)
+        case ast.Compare():
+            values = [_value(each, facts) for each in (node.left, *node.comparators)]
+            compares = [_COMPARISONS[type(each)] for each in node.ops]
+            if len({isinstance(value, str) for value in values if value is not None}) > 1:
+                raise ValueError("a text and a number")
+            each = zip(compares, values, values[1:], strict=False)
+            return None not in values and all(compare(one, other) for compare, one, other in each)
+    raise ValueError("no comparison")
 
 
-def read_condition(text: str | None, names: Mapping[str, type]) -> Condition | None:
-    return None if text is None else Condition(text, names)
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
+def _value(node: ast.expr, facts: Facts) -> Any:
+    match node:
+        case ast.Name():
+            return facts[node.id]
+        case ast.Constant(value=value) if type(value) in (int, float, str):
+            return value
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=value)) if type(value) in (int, float):
+            return -value
+    raise ValueError("neither a name nor a literal")
 
 
 def facts_line(facts: Facts) -> str:
     """`key=value` pairs that a shell's words, or Python's shlex, are: numbers plain, texts in JSON's quotes."""
-    return " ".join(f"{name}={_show(value)}" for name, value in facts.items())
-
-
-def _show(value: Any) -> str:
-    if value is None:
-        return "none"
-    return f"{value:.6g}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
+    shown = {name: f"{value:.6g}" if isinstance(value, float) else json.dumps(value) for name, value in facts.items()}
+    return " ".join(f"{name}={'none' if facts[name] is None else text}" for name, text in shown.items())
 
 
 def print_facts(facts: Facts) -> None:
@@ -125,12 +102,13 @@ def print_facts(facts: Facts) -> None:
         print(facts_line(facts))
 
 
-def fail_where(condition: Condition | None, facts: Facts) -> None:
+def fail_where(condition: ast.expr | None, facts: Facts) -> None:
     """Ends the command with HOLDS where the condition holds."""
-    if condition is None or not condition.holds(facts):
+    if condition is None or not holds(condition, facts):
         return
-    named = facts_line({name: facts[name] for name in condition.names})
-    print(f"--fail-if {condition.text!r} holds: {named}", file=sys.stderr)
+    named = [each.id for each in ast.walk(condition) if isinstance(each, ast.Name)]
+    values = facts_line({name: facts[name] for name in named})
+    print(f"--fail-if {ast.unparse(condition)!r} holds: {values}", file=sys.stderr)
     raise typer.Exit(HOLDS)
 
 
@@ -138,28 +116,29 @@ def attribute_facts(document: Mapping[str, Any]) -> dict[str, Any]:
     """Of the document of `attribute`: F, and what it is without the most memories that were switched off together."""
     last = document["curve"][-1] if document["curve"] else {"controls": (None, None)}
     facts = {"k": last.get("k"), "without": last.get("without"), "control": last["controls"][1]}
-    facts["memories"] = len(document["memories"])
-    if "prompts" in document:
-        facts["refused"] = len(document["refused"])
-        return {name: facts[name] if name in facts else document[name] for name in ATTRIBUTE_PROMPTS}
-    facts |= {"target": document["target_text"], "against": document["against_text"]}
-    return {name: facts[name] if name in facts else document[name] for name in ATTRIBUTE}
+    facts |= {name: document.get(f"{name}_text") for name in ("target", "against")}
+    return _complete(document, facts, ATTRIBUTE_PROMPTS if "prompts" in document else ATTRIBUTE)
 
 
 def diff_facts(document: Mapping[str, Any]) -> dict[str, Any]:
     """Of the document of `diff`: F in both runs, and the share that is recovered by the most memories set back."""
     patched = {one["k"]: one for one in document["patched"]}
     k = max((k for k in patched if isinstance(k, int)), default=None)
-    point, ends = patched.get(k, {}), ("all", "everywhere")
-    facts = {"memories": len(document["memories"]), "k": k, "recovered": point.get("recovered")}
-    facts |= {f"recovered_{end}": patched.get(end, {}).get("recovered") for end in ends}
+    point = patched.get(k, {})
+    facts = {"k": k} | {name: point.get(name) for name in ("recovered", "control_recovered")}
+    facts |= {f"recovered_{end}": patched.get(end, {}).get("recovered") for end in ("all", "everywhere")}
     if "turned" in document:
-        facts |= {"refused": len(document["refused"]), "control_recovered": point.get("control_recovered")}
-        return {name: facts[name] if name in facts else document[name] for name in DIFF_PROMPTS}
-    said, (first, second) = document["tokens"], document["difference"].values()
-    values = {"difference_first": first, "difference_second": second, "change": second - first}
-    values |= {side: said and said[side]["text"] for side in ("first", "second")}
-    facts |= values if said else dict.fromkeys(values)
-    beside = facts["recovered"] is not None and point["controls"]
-    facts["control_recovered"] = (second - point["controls"][1]) / (second - first) if beside else None
-    return {name: facts[name] if name in facts else document[name] for name in DIFF}
+        return _complete(document, facts, DIFF_PROMPTS)
+    if said := document["tokens"]:
+        first, second = document["difference"].values()
+        facts |= {"difference_first": first, "difference_second": second, "change": second - first}
+        facts |= {side: said[side]["text"] for side in said}
+        if facts["recovered"] is not None and point["controls"]:
+            facts["control_recovered"] = (second - point["controls"][1]) / (second - first)
+    return _complete(document, facts, DIFF)
+
+
+def _complete(document: Mapping[str, Any], facts: Facts, names: Names) -> dict[str, Any]:
+    """All of the names: lists by their lengths."""
+    plain = {name: len(one) if isinstance(one, list) else one for name, one in document.items() if name in names}
+    return {name: (plain | facts).get(name) for name in names}
