@@ -180,7 +180,10 @@ def test_the_terminal_fits_80_columns(usual: Path, swapped: Path, capsys: pytest
 
 def test_cosines_need_the_models(usual: Path, swapped: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one, other = load(build("gpt2-relu")), load(swap(build("gpt2-relu")))
-    layers = ms.compare(usual, swapped, models=[one, other]).layers
+    found = ms.compare(usual, swapped, models=[one, other])
+    layers, weights = found.layers, found.to_dict()["weights"]
+    assert {(row["layer"], row["module"]) for row in weights} == {(0, "mlp.c_fc"), (0, "mlp.c_proj")}
+    assert sum(row["share"] for row in weights) == pytest.approx(1)
     assert layers["value_cosine"][0] < layers["value_cosine"][1] == pytest.approx(1)
     assert layers["key_cosine"][1] == pytest.approx(1)
     assert abs(layers["control_value_cosine"][1]) < 0.3

@@ -33,6 +33,8 @@ Changed = Annotated[
 ]
 Matches = Annotated[pl.DataFrame, "text memory other? int layer float correlation control excess bool universal"]
 
+Weights = Annotated[pl.DataFrame, "int layer? text module float change? relative? share?"]
+
 
 class Pair(TypedDict):
     """What changed between two atlases."""
@@ -43,6 +45,7 @@ class Pair(TypedDict):
     layers: Layers
     changed: Changed
     matches: NotRequired[Matches]
+    weights: NotRequired[Weights]
 
 
 @contextmanager

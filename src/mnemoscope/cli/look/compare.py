@@ -55,6 +55,10 @@ def compare(
         return
     for pair in comparison.pairs:
         _draw(f"{pair['first']}, then {pair['second']}", pair["layers"], pair["changed"])
+        if (weights := pair.get("weights")) is not None and not weights.is_empty():
+            from mnemoscope.models.weight_changes import describe_changes
+
+            print(describe_changes(weights))
 
 
 def _draw(title: str, layers: "pl.DataFrame", changed: "pl.DataFrame") -> None:
