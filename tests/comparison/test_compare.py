@@ -7,6 +7,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,51 @@ def test_a_planted_swap_is_found_and_nothing_else(usual: Path, swapped: Path) ->
     assert (found.layers["repurposed"].to_list(), found.pairs[0]["note"]) == ([2, 0], "")
 
 
+def test_what_changed_is_sorted_by_effect_and_the_effect_is_that_of_a_slow_count(
+    usual: Path, make: Callable[..., Path]
+) -> None:
+    """Mean coefficients over all prefixes, read from the models' own forward passes, times norms of weights."""
+    import torch
+
+    def stronger() -> Any:
+        hf = swap(build("gpt2-relu"))
+        block = hf.transformer.h[0].mlp
+        block.c_proj.weight.data[3] *= 30
+        return hf
+
+    other = make("stronger", stronger())
+    found = ms.compare(usual, other)
+    names = found.changed["memory"].to_list()
+    assert names[:1] == ["L0.M3"]
+    assert found.changed["effect"].to_list() == sorted(found.changed["effect"], reverse=True)
+    threshold = ms.open_atlas(usual).manifest.corpus.counts["held_out_threshold"]
+    lines = dict.fromkeys(text_of(400).splitlines())
+    mined = [line for line in lines if int(blake2b(line.encode()).hexdigest(), 16) % 10_000 >= threshold]
+    tokenizer = byte_tokenizer(bos_token=END, eos_token=END)
+    tokens = [tokenizer(line, add_special_tokens=False)["input_ids"] for line in mined]
+    sizes = []
+    for hf in (build("gpt2-relu"), stronger()):
+        mlp, seen = hf.transformer.h[0].mlp, []
+        watched = mlp.c_proj.register_forward_pre_hook(lambda _, given, seen=seen: seen.append(given[0][0]))
+        start = tokenizer.convert_tokens_to_ids(END)
+        with torch.inference_mode():
+            for sentence in tokens:
+                hf(torch.tensor([[start, *sentence]]))
+        watched.remove()
+        rows = torch.cat([one[1:] for one in seen]).double()
+        sizes.append((rows * mlp.c_proj.weight.double().norm(dim=1), len(rows)))
+    (before, count), (after, _) = sizes
+    assert count == ms.open_atlas(usual).table("activity", layer=0)["prefixes"][0]
+    expected = (after.mean(0) - before.mean(0)).abs()
+    noise = [1.96 * 2 * one.std(0, correction=0) / count**0.5 for one in (before, after)]
+    for row in found.changed.filter(pl.col("memory").str.starts_with("L0.")).to_dicts():
+        number = int(row["memory"].removeprefix("L0.M"))
+        assert row["effect"] == pytest.approx(float(expected[number]), rel=1e-3, abs=1e-6)
+        assert row["halves_effect"] == pytest.approx(float(max(one[number] for one in noise)), rel=0.02)
+    assert found.layers["effect"][0] == pytest.approx(float(expected.mean()), rel=1e-3)
+    assert found.layers["effect"][0] < found.layers["control_effect"][0]
+
+
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_feature_dies_and_is_born(make: Callable[..., Path], sign: int) -> None:
     quiet = build("gpt2-relu" if sign == 1 else "gpt2")
@@ -134,7 +180,10 @@ def test_the_terminal_fits_80_columns(usual: Path, swapped: Path, capsys: pytest
 
 def test_cosines_need_the_models(usual: Path, swapped: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one, other = load(build("gpt2-relu")), load(swap(build("gpt2-relu")))
-    layers = ms.compare(usual, swapped, models=[one, other]).layers
+    found = ms.compare(usual, swapped, models=[one, other])
+    layers, weights = found.layers, found.to_dict()["weights"]
+    assert {(row["layer"], row["module"]) for row in weights} == {(0, "mlp.c_fc"), (0, "mlp.c_proj")}
+    assert sum(row["share"] for row in weights) == pytest.approx(1)
     assert layers["value_cosine"][0] < layers["value_cosine"][1] == pytest.approx(1)
     assert layers["key_cosine"][1] == pytest.approx(1)
     assert abs(layers["control_value_cosine"][1]) < 0.3

@@ -218,6 +218,99 @@ def test_patterns_rank_by_the_triggers_they_explain(tmp_path: Path) -> None:
         assert [str(hit.memory) for hit in index.search("queens").hits] == ["L0.M3"]
 
 
+def labels(directory: Path, rows: list[tuple[int, int, str, bool]]) -> None:
+    memory, sign, label, promotes = (list(column) for column in zip(*rows, strict=True))
+    columns = {"memory": memory, "sign": sign, "label": label, "promotes": promotes, "layer": [0] * len(rows)}
+    write(directory, "labels", columns)
+    record_hashes(open_atlas(directory), "analyses", ["labels.parquet"])
+
+
+def test_a_word_that_leads_a_pattern_counts_twice_what_it_counts_among_others(tmp_path: Path) -> None:
+    atlas = build_atlas(tmp_path / "atlas")
+    patterns(
+        atlas, [(0, "about: kings, Paris", 10), (1, "about: Paris, kings", 6), (2, "last word ends in -paris", 11)]
+    )
+    with open_index(atlas) as index:
+        hits = index.search("paris", fields=["patterns"]).hits
+    assert [(str(hit.memory), hit.score) for hit in hits] == [("L0.M1", 6), ("L0.M2", 5.5), ("L0.M0", 5)]
+
+
+def test_patterns_of_one_memory_are_not_added_up(tmp_path: Path) -> None:
+    """Their triggers may be the same."""
+    atlas = build_atlas(tmp_path / "atlas")
+    patterns(atlas, [(0, "ends in kings", 9), (0, "mentions kings", 8), (1, "last word is a king", 10)])
+    with open_index(atlas) as index:
+        hits = index.search("king", fields=["patterns"]).hits
+    assert [(str(hit.memory), hit.score, hit.count) for hit in hits] == [("L0.M1", 10, 1), ("L0.M0", 9, 2)]
+
+
+def test_labels_say_what_patterns_do_not(tmp_path: Path, capsys: Any) -> None:
+    atlas = build_atlas(tmp_path / "atlas")
+    patterns(atlas, [(0, "mentions 'kings'", 7), (3, "about: queens, kings", 8)])
+    labels(
+        atlas,
+        [
+            (0, 1, "mentions 'kings'; promotes \" king\"", True),  # the pattern is no hit of its own again
+            (1, 1, 'no clear pattern; promotes "kings"', True),
+            (1, -1, "no clear pattern", False),
+            (2, -1, 'ends in "king"; promotes "x"', True),
+            (2, 1, 'ends in "x"', False),
+        ],
+    )
+    with open_index(atlas) as index:
+        hits = index.search("king", fields=["patterns"]).hits
+        assert [(str(hit.memory), hit.score, hit.count, hit.detail, marks(hit)) for hit in hits] == [
+            ("L0.M0", 19, 2, "shallow, 7 triggers", "mentions '[kings]'"),
+            ("L0.M1", 12, 1, "label", 'promotes "[kings]"'),
+            ("L0.M2", 5, 1, "label below zero", 'ends in "[king]"'),
+            ("L0.M3", 4, 1, "shallow, 8 triggers", "about: queens, [kings]"),
+        ]
+        assert index.search("clear", fields=["patterns"]).total == 0
+        assert index.search("king", fields=["patterns"], layers=[1]).total == 0
+        assert [str(hit.memory) for hit in index.search("x", fields=["patterns"]).hits] == ["L0.M2"]
+    assert main(["search", str(atlas), "king OR queen"]) == 0
+    assert "OR is read as an operator: either of the words beside it" in capsys.readouterr().out
+    assert main(["search", str(atlas), "king or queen", "--json"]) == 0
+    assert [note[:20] for note in json.loads(capsys.readouterr().out)["notes"]] == ["or is read as a word"]
+
+
+LISTS = ("about", "near the end", "last word is like")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_patterns_against_a_count_by_hand(tmp_path: Path, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    words = ["king", "queen", "river", "sea"]
+    atlas, rows = build_atlas(tmp_path / "atlas"), []
+    for _ in range(30):
+        some = draw.permutation(words)[: draw.integers(1, 4)].tolist()
+        shape = int(draw.integers(5))
+        said = f"{LISTS[shape]}: {', '.join(some)}" if shape < 3 else f"ends in '{' '.join(some)}'"
+        rows.append((int(draw.integers(4)), said, int(draw.integers(3, 26))))
+    patterns(atlas, rows)
+    labels(atlas, said := [(one, -1, f'ends in "{draw.choice(words)}"', False) for one in range(4)])
+    with open_index(atlas) as index:
+        for text in ("king", "kings queen", "river OR sea", '"king queen"'):
+            asked = [one for one in words if one in text]
+            points: dict[int, list[float]] = {}
+            for memory, description, triggers in rows:
+                there = [one in description for one in asked]
+                if text.startswith('"'):
+                    there = ["king queen" in description.replace(",", "")]
+                if any(there) if " OR " in text else all(there):
+                    first = description.split(": ")[1].split(",")[0] if ": " in description else description
+                    asks = ["king queen"] if text.startswith('"') else asked
+                    points.setdefault(memory, []).append(triggers * (1 if any(one in first for one in asks) else 0.5))
+            best = {memory: max(own) for memory, own in points.items()}
+            for memory, _, label, _ in said:
+                there = [one in label for one in asked]
+                if any(there) if " OR " in text else all(there):
+                    best[memory] = best.get(memory, 0) + 5
+            expected = sorted(best.items(), key=lambda item: (-item[1], item[0]))
+            hits = index.search(text, fields=["patterns"]).hits
+            assert [(hit.memory.memory, hit.score) for hit in hits] == expected
+
+
 def judge(atlas: Path, *rows: tuple[str, int, int, int, str, str]) -> None:
     with closing(sqlite3.connect(atlas / "annotations.sqlite")) as database:
         if not database.execute("SELECT name FROM sqlite_master").fetchall():

@@ -89,6 +89,7 @@ def test_a_part_or_a_misspelling_is_not_found(query: str, text: str) -> None:
     [
         *("month months", "day days", "city cities", "box boxes", "church churches", "class classes", "house houses"),
         *("bus buses", "lens lenses", "KING kings", "tree Trees", "boy boys", "wish wishes"),
+        *("woman women", "child children", "foot feet", "wife wives"),
     ],
 )
 def test_a_plural_finds_what_its_singular_finds(forms: str) -> None:
@@ -104,7 +105,17 @@ def test_a_plural_finds_what_its_singular_finds(forms: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "other"), [("this", "thi"), ("as", "a"), ("its", "it"), ("virus", "viru"), ("glass", "glas"), ("os", "o")]
+    ("query", "other"),
+    [
+        ("four", "for"),
+        ("hours", "hors"),
+        ("this", "thi"),
+        ("as", "a"),
+        ("its", "it"),
+        ("virus", "viru"),
+        ("glass", "glas"),
+        ("os", "o"),
+    ],
 )
 def test_what_is_no_plural(query: str, other: str) -> None:
     assert holding(query, [query, other]) == [query]
@@ -123,6 +134,30 @@ def test_what_is_no_plural(query: str, other: str) -> None:
 def test_either_of_two_words(query: str, found: str) -> None:
     texts = ["red river", "blue river", "red house", "this or that"]
     assert holding(query, texts) == found.split("|")
+
+
+def test_british_and_american_spelling_find_each_other() -> None:
+    texts = ["a colour", "the colors", "two colours", "one color", "coloured"]
+    for typed in ("colour", "color", "COLOURS", "colors"):
+        assert holding(typed, texts) == texts[:4]
+    assert holding('"colour"', texts) == texts[:1]
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("red OR blue", ["OR is read as an operator: either"]),
+        ("red AND blue OR green", ["AND is read as an operator: both", "OR is read as an operator"]),
+        ("red or blue", ["or is read as a word; only OR and AND in capitals"]),
+        ("OR red", ["OR is read as a word"]),
+        ("red OR", ["OR is read as a word"]),
+        ("red NOT blue NOT NEAR", ["NOT is read as a word", "NEAR is read as a word"]),
+        *((quiet, []) for quiet in ('red "OR" blue', '"red or blue"', "red blue", "north of", "red OR ((", "near not")),
+    ],
+)
+def test_how_operators_are_read_is_told(query: str, said: list[str]) -> None:
+    notes = parse_query(query).notes
+    assert [note.startswith(begin) for note, begin in zip(notes, said, strict=True)] == [True] * len(said)
 
 
 def test_words_between_no_two_words_and_marks_of_their_own_are_words() -> None:

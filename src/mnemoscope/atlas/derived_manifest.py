@@ -24,13 +24,16 @@ Layers = Annotated[
     pl.DataFrame,
     "text +first +second int layer memories +born? +died? +repurposed? +not_asked? +left_out? float +jaccard?"
     " +control_jaccard? +rate_change? +key_cosine? +up_cosine? +value_cosine? +control_key_cosine? +control_up_cosine?"
-    " +control_value_cosine? +excess? +universal?",
+    " +control_value_cosine? +excess? +universal? +effect? +control_effect?",
 ]
 Changed = Annotated[
     pl.DataFrame,
-    "text +first +second memory kind int sign float jaccard? rate_before rate_after texts tokens_before tokens_after",
+    "text +first +second memory kind int sign float jaccard? rate_before rate_after"
+    " +effect? +halves_effect? texts tokens_before tokens_after",
 ]
 Matches = Annotated[pl.DataFrame, "text memory other? int layer float correlation control excess bool universal"]
+
+Weights = Annotated[pl.DataFrame, "int layer? text module float change? relative? share?"]
 
 
 class Pair(TypedDict):
@@ -42,6 +45,7 @@ class Pair(TypedDict):
     layers: Layers
     changed: Changed
     matches: NotRequired[Matches]
+    weights: NotRequired[Weights]
 
 
 @contextmanager

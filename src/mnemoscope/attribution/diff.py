@@ -29,6 +29,7 @@ from mnemoscope.foundation.options.model_options import ModelOptions
 from mnemoscope.foundation.progress import Progress, ignore_progress, report_to
 from mnemoscope.models import LanguageModel, load_model, read_coefficients
 from mnemoscope.models.object_state import hold_model, share_state
+from mnemoscope.models.weight_changes import weight_changes
 from mnemoscope.tracing.predictions import CachedRun, ids_of
 from mnemoscope.tracing.records import Token
 from mnemoscope.tracing.scoring.ranking import top as best_of
@@ -139,7 +140,8 @@ def diff(
         Differ(model, second, atlas=atlas, patch=patch, seed=seed, progress=report) as differ,
     ):
         difference = differ.explain(differ.find_parting(prompt, other_prompt, target, against), both=both, top=top)
-    return replace(difference, made_by=origin)
+        weights = pl.DataFrame() if second is model else weight_changes(model, second)
+    return replace(difference, made_by=origin, weights=weights)
 
 
 def second_model(model: LanguageModel, other: LanguageModel | str | None, adapter: str | Path | None) -> LanguageModel:

@@ -6,8 +6,10 @@ from typing import Annotated, Any
 
 import polars as pl
 
+from mnemoscope.atlas.derived_manifest import Weights
 from mnemoscope.attribution.explanation import Explanation, Spread, Table, logits, memory_table, spread_text
 from mnemoscope.foundation.formatting import show_token
+from mnemoscope.models.weight_changes import describe_changes
 from mnemoscope.tracing.records import Record, Token
 from mnemoscope.tracing.rendering import Column, cells_at
 
@@ -37,7 +39,7 @@ class RunDifference(Explanation):
     `residual_error`, at most `limit`. `memories` has memory, position, coefficient_first, coefficient_second,
     direct_first, direct_second, change, and effect between prompts of equal length; positions count as those of
     Attribution, by the `own` tokens of the second's prompt. `turns_at` is the smallest number of memories that makes b
-    the second's answer.
+    the second's answer. `weights` are those of `weight_changes` between two models.
     """
 
     names: tuple[str, str]
@@ -62,6 +64,7 @@ class RunDifference(Explanation):
     notes: tuple[str, ...] = ()
     made_by: dict[str, Any] | None = None
     own: int | None = None
+    weights: Weights = field(default_factory=pl.DataFrame)
 
     def to_dict(self) -> dict[str, Any]:
         entries = super().to_dict()
@@ -112,6 +115,8 @@ class RunDifference(Explanation):
             f"(the parts add up to {self.residual_error:+.1e} of it; at most {self.limit:.1e})",
             *self.notes,
         ]
+        if not self.weights.is_empty():
+            head.append(describe_changes(self.weights))
         if self.memories.is_empty():
             return [*head, "", "No memory's contribution changed."]
         turned = "None of these numbers" if self.turns_at is None else f"{self.turns_at} memories set back"

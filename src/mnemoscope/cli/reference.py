@@ -14,9 +14,9 @@ _HEAD = """# The command line
 
 Made by `python -m mnemoscope.cli.reference > docs/cli.md`; do not edit.
 
-Exit codes: 0; 2 with one plain line last on stderr for anything that you can fix; 130 after Ctrl-C, and 75
-after SIGTERM or SIGUSR1, with the state saved where there is any; 1 for a bug. `--json` prints one JSON document on
-stdout and nothing else there; progress goes to stderr.
+Exit codes: 0; 2 with one plain line last on stderr for anything that you can fix; 3 where `--fail-if` holds; 130 after
+Ctrl-C, and 75 after SIGTERM or SIGUSR1, with the state saved where there is any; 1 for a bug. `--json` prints one JSON
+document on stdout and nothing else there; progress goes to stderr.
 """
 
 

@@ -20,6 +20,7 @@ from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.features import sampled_beyond, strong_edge
 from mnemoscope.comparison.result import AtlasComparison
 from mnemoscope.errors import AtlasesDiffer, AtlasUnfinished, OptionError
+from mnemoscope.foundation.intervals import Z
 from mnemoscope.foundation.origin import made_by
 from mnemoscope.foundation.progress import Progress, report_to
 
@@ -99,8 +100,12 @@ def _compare_pair(
             row["left_out"] = row["memories"] - len(matched)
         layers.append(row)
     progress("comparing", len(layers), len(first.layers), "layers")
-    every = pl.concat(changed) if changed else pl.DataFrame()
+    every = pl.concat(changed).sort("effect", descending=True, maintain_order=True) if changed else pl.DataFrame()
     frames = {"layers": pl.DataFrame(layers, infer_schema_length=None), "changed": every}
+    if models is not None:
+        from mnemoscope.models.weight_changes import weight_changes
+
+        frames["weights"] = weight_changes(*models)
     return frames if matches is None else frames | {"matches": matches}
 
 
@@ -116,13 +121,37 @@ def _compare_layer(
     control = pl.Series(jaccard(one.places, other.places[:, others]).ravel()).drop_nans().mean()
     rates, kinds = features["rate_after"] - features["rate_before"], features["kind"].to_list()
     numbers = {"jaccard": features["jaccard"].mean(), "control_jaccard": control, "rate_change": rates.abs().mean()}
+    effects = mean_effects(first, second, layer)
+    features = features.join(effects, on="memory", maintain_order="left")
+    beside = (effects["after"].gather(others) - effects["before"]).abs().mean()
+    numbers |= {"effect": effects["effect"].mean(), "control_effect": beside}
     numbers |= {kind: kinds.count(kind) for kind in KINDS} | {"not_asked": features["asked"].to_list().count(False)}
     if models is not None:
         from mnemoscope.comparison.vectors import mean_cosines
 
         numbers |= mean_cosines(models, layer, np.arange(len(others)))
         numbers |= {f"control_{name}": value for name, value in mean_cosines(models, layer, others).items()}
-    return numbers, features.filter(pl.col("kind").is_not_null()).drop("asked").sort("memory", -pl.col("sign"))
+    return numbers, features.filter(pl.col("kind").is_not_null()).drop("asked", "^(before|after).*$").sort(
+        "memory", -pl.col("sign")
+    )
+
+
+def mean_effects(first: Atlas, second: Atlas, layer: int) -> pl.DataFrame:
+    """memory, before and after (the mean coefficient over all prefixes, times the value's norm), effect (their
+    distance), halves_effect (the distance between two random halves of the text at most, in 95 % of draws).
+    """
+    frames = []
+    for atlas, name in ((first, "before"), (second, "after")):
+        norms = atlas.table("values", layer=layer, columns=["memory", "value_norm"])
+        rows = atlas.table("activity", layer=layer).join(norms, on="memory").sort("memory")
+        spread = 2 * Z * pl.col("std") / pl.col("prefixes").clip(1).sqrt()
+        size = pl.col("value_norm").cast(pl.Float64)
+        frames.append(
+            rows.select("memory", (pl.col("mean") * size).alias(name), (spread * size).alias(f"{name}_halves"))
+        )
+    joined = frames[0].join(frames[1], on="memory", maintain_order="left")
+    halves = pl.max_horizontal("before_halves", "after_halves")
+    return joined.with_columns(effect=(pl.col("after") - pl.col("before")).abs(), halves_effect=halves)
 
 
 def _describe(first: Atlas, second: Atlas, layer: int, features: pl.DataFrame) -> pl.DataFrame:

@@ -23,6 +23,7 @@ from mnemoscope.patterns.words import Integers, Lexicon, quote
 _SAMPLE_SIZE = 200
 _NUMBER_WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight")
 _MAX_WORDS = 6
+_FIELDS = ("last word is like", "near the end", "about")
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,15 @@ def describe_words(words: Sequence[str]) -> str:
 
 
 def describe_field(field: FieldPattern) -> str:
-    return f"{('last word is like', 'near the end', 'about')[field.window]}: {_first_words(field.words)}"
+    return f"{_FIELDS[field.window]}: {_first_words(field.words)}"
+
+
+def leading_words(description: str) -> str:
+    """Of a list of words the first, of parts of a word none; another description whole."""
+    if "…" in description or description.startswith(("last word ends in -", "last word begins with ")):
+        return ""
+    kind, colon, words = description.partition(": ")
+    return words.split(", ")[0] if colon and kind in _FIELDS else description
 
 
 def _first_words(words: Sequence[str]) -> str:

@@ -4,6 +4,7 @@ Memory holds a few numbers for every trigger.
 """
 
 import sqlite3
+from collections.abc import Container, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,14 @@ import numpy as np
 import polars as pl
 
 from mnemoscope.atlas import Atlas
+from mnemoscope.atlas.read import BEST_TRIGGERS
 from mnemoscope.errors import AtlasDamaged
 from mnemoscope.foundation.formatting import show_token
 from mnemoscope.foundation.progress import Progress
+from mnemoscope.patterns.finding import leading_words
+from mnemoscope.patterns.labels import NO_PATTERN, SHARED
 from mnemoscope.search.arrays import write_arrays, write_rows
-from mnemoscope.search.database import DEMOTES, FIRES, FULL_TEXT, PROMOTES, TABLES, token_type
+from mnemoscope.search.database import DEMOTES, FIRES, FULL_TEXT, LABELS, PROMOTES, TABLES, token_type
 from mnemoscope.search.text import fold_token, prepare
 from mnemoscope.search.windows import Windows
 
@@ -29,6 +33,8 @@ _PRAGMAS = (
     "temp_store=FILE",
 )
 _BATCH_SIZE = 20_000
+_PROMOTES = BEST_TRIGGERS // 2
+"""A clear token of the value says as much of a memory as a pattern of half of its triggers."""
 _SIDES = {"top": PROMOTES, "bottom": DEMOTES}
 
 
@@ -180,7 +186,7 @@ def _matrix(column: pl.Series, kind: Any) -> Any:
 
 
 def _write_patterns(database: sqlite3.Connection, atlas: Atlas, first: dict[int, int]) -> bool:
-    """False if there are no patterns yet."""
+    """Patterns, and what labels say beside them. False if there are no patterns yet."""
     if not atlas.has("patterns"):
         return False
     table = atlas.table("patterns").select("layer", "memory", "kind", "description", "triggers")
@@ -189,8 +195,27 @@ def _write_patterns(database: sqlite3.Connection, atlas: Atlas, first: dict[int,
         for number, (layer, memory, kind, description, triggers) in enumerate(table.iter_rows())
         if layer in first
     ]
+    described = {memory for _, memory, *_ in rows}
+    for memory, kind, text, weight in _read_labels(atlas, first, described):
+        rows.append((len(rows), memory, kind, text, weight))
     database.executemany("INSERT INTO patterns VALUES (?, ?, ?, ?, ?)", rows)
     database.executemany(
-        "INSERT INTO pattern_text (rowid, description) VALUES (?, ?)", ((row[0], prepare(row[3])) for row in rows)
+        "INSERT INTO pattern_text (rowid, description, lead) VALUES (?, ?, ?)",
+        ((row[0], prepare(row[3]), prepare(leading_words(row[3]))) for row in rows),
     )
     return True
+
+
+def _read_labels(atlas: Atlas, first: dict[int, int], described: Container[int]) -> Iterator[tuple[int, str, str, int]]:
+    """Memory, kind, text and weight of what labels say that no pattern does: the token that a feature's triggers share,
+    and the one that its value promotes.
+    """
+    names = ["layer", "memory", "sign", "label", "promotes"]
+    rows = atlas.table("labels", columns=names).select(names).rows() if atlas.has("labels") else ()
+    for layer, number, sign, label, promotes in rows:
+        memory = first[layer] + number
+        shared, _, token = label.rpartition("; promotes ") if promotes else (label, "", "")
+        if shared != NO_PATTERN and (sign < 0 or memory not in described):
+            yield memory, LABELS[sign], shared, SHARED
+        if promotes:
+            yield memory, LABELS[sign], f"promotes {token}", _PROMOTES

@@ -24,13 +24,15 @@ from mnemoscope.foundation.files import refuse_endless
 from mnemoscope.foundation.memory_names import MemoryId, Numbering
 from mnemoscope.search.text import TOKENIZER
 
-VERSION = 5
+VERSION = 6
 FOLDER, NAME = "search", "index.sqlite"
 _EVERY_MEMORY = (1 << 32) - 1
 MOST_ROWS = 150_000
 """The most places that a search counts."""
 FIRES, PROMOTES, DEMOTES = "fires", "promotes", "demotes"
 """The tables of memories by token."""
+LABELS = {1: "label", -1: "label below zero"}
+"""The kinds of what is in `patterns` from labels of a sign."""
 _MAX_IDLE = 8
 
 Ranges = tuple[tuple[int, int], ...]
@@ -46,7 +48,7 @@ FULL_TEXT = {
     "place_text": "context, word",
     "value_text": "top, bottom",
     "token_text": "text",
-    "pattern_text": "description",
+    "pattern_text": "description, lead",
 }
 _OPTIONS = f"content='', columnsize=0, prefix='2', tokenize=\"{TOKENIZER}\""
 TABLES = """
@@ -112,6 +114,11 @@ def rows_by_key(
 ) -> dict[int, tuple[Any, ...]]:
     sql = f"SELECT {key}, {columns} FROM {table} WHERE {key} IN (SELECT value FROM json_each(?))"
     return {row[0]: row[1:] for row in database.execute(sql, (json.dumps(list(keys)),))}
+
+
+def read_numbers(joined: str | None) -> NDArray[np.int64]:
+    """What SQL's group_concat joined."""
+    return np.fromstring(joined, np.int64, sep=",") if joined else np.empty(0, np.int64)
 
 
 def lie_within(memories: NDArray[Any], within: Ranges) -> NDArray[np.bool_]:

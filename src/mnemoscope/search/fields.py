@@ -10,16 +10,28 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from mnemoscope.foundation.formatting import pluralise, show_token
 from mnemoscope.foundation.options.search_fields import SEARCH_FIELDS
 from mnemoscope.search.arrays import read_rows
-from mnemoscope.search.database import DEMOTES, PROMOTES, MemoryNumbering, Ranges, condition, rows_by_key
+from mnemoscope.search.database import (
+    DEMOTES,
+    LABELS,
+    PROMOTES,
+    MemoryNumbering,
+    Ranges,
+    condition,
+    lie_within,
+    read_numbers,
+    rows_by_key,
+)
 from mnemoscope.search.matches import Hit, Matches
 from mnemoscope.search.text import Part, Query, find_matches, highlight
 
 PATTERNS, ANNOTATIONS, *_, VALUES, BOTTOM_TOKENS = SEARCH_FIELDS
 _SHOWN_TOKENS = 10
+_PATTERNS = "SELECT group_concat(rowid) FROM pattern_text WHERE pattern_text MATCH ?"
 _MATCHING_TOKENS = "SELECT rowid FROM token_text WHERE token_text MATCH ?"
 _NO_RANK = 1 << 32
 """Larger than any rank."""
@@ -78,26 +90,55 @@ class Values:
 
 
 @dataclass(frozen=True)
+class IndexedPatterns:
+    """The columns of the table `patterns`, by number: the memory; the triggers explained; whether it is of a label."""
+
+    memory: NDArray[Any]
+    explained: NDArray[Any]
+    label: NDArray[Any]
+
+    @staticmethod
+    def read(database: sqlite3.Connection) -> "IndexedPatterns":
+        columns = database.execute(
+            "SELECT group_concat(memory), group_concat(explained), group_concat(kind IN (?, ?))"
+            " FROM (SELECT * FROM patterns ORDER BY pattern)",
+            [*LABELS.values()],
+        ).fetchone()
+        return IndexedPatterns(*map(read_numbers, columns))
+
+
+@dataclass(frozen=True)
 class Patterns:
     database: sqlite3.Connection
     numbering: MemoryNumbering
+    indexed: IndexedPatterns
 
     def find(self, query: Query, within: Ranges, page: slice) -> Matches:
-        where, parameters = condition("memory", within)
-        rows = self.database.execute(
-            "WITH found AS MATERIALIZED (SELECT memory, sum(explained) AS explained, count(*) AS matches,"
-            "  min(pattern) AS best FROM pattern_text CROSS JOIN patterns ON patterns.pattern = pattern_text.rowid"
-            f" WHERE pattern_text MATCH ? AND {where} GROUP BY memory)"
-            " SELECT memory, explained, matches, best, (SELECT count(*) FROM found) FROM found"
-            " ORDER BY explained DESC, memory LIMIT ?",
-            [query.every, *parameters, max(1, page.stop)],
-        ).fetchall()
-        total = rows[0][-1] if rows else 0
-        some = rows[page]
+        """The memories by the points of their best pattern, and of what their labels say: the triggers explained, half
+        of them where the word does not lead the description.
+        """
+        found, leading = (
+            read_numbers(self.database.execute(_PATTERNS, (f"{{{column}}} : ({expression})",)).fetchone()[0])
+            for column, expression in (("description", query.every), ("lead", query.any))
+        )
+        found = found[lie_within(self.indexed.memory[found], within)]
+        leads = np.zeros(len(self.indexed.memory), np.bool_)
+        leads[leading] = True
+        points = self.indexed.explained[found] * (1 + leads[found])
+        memory, label = self.indexed.memory[found], self.indexed.label[found]
+        order = np.lexsort((found, -points, label, memory))
+        memories, first, matches = np.unique(memory[order], return_index=True, return_counts=True)
+        best = order[first]
+        added = np.bincount(memory, np.where(label, points, 0))[memories] if len(memories) else points
+        points = np.where(label[best], 0, points[best]) + added
+        chosen = np.lexsort((memories, -points))[page]
+        numbers = (memories, points / 2, matches, found[best])
+        some = list(zip(*(column[chosen].tolist() for column in numbers), strict=True))
         columns = "kind, description, explained"
-        patterns = rows_by_key(self.database, "patterns", "pattern", columns, [best for *_, best, _ in some])
-        ranked = [(memory, explained, count, patterns[best]) for memory, explained, count, best, _ in some]
-        return Matches(_show_descriptions(PATTERNS, ranked, query, self.numbering), total, {PATTERNS: total})
+        patterns = rows_by_key(self.database, "patterns", "pattern", columns, [shown for *_, shown in some])
+        ranked = [(*numbers, patterns[shown]) for *numbers, shown in some]
+        hits = _show_descriptions(PATTERNS, ranked, query, self.numbering)
+        return Matches(hits, len(memories), {PATTERNS: len(memories)})
 
 
 class Annotations:
@@ -125,7 +166,7 @@ class Annotations:
 
 
 def _show_descriptions(
-    field: str, ranked: Sequence[tuple[int, int, int, tuple[Any, ...]]], query: Query, numbering: MemoryNumbering
+    field: str, ranked: Sequence[tuple[int, float, int, tuple[Any, ...]]], query: Query, numbering: MemoryNumbering
 ) -> list[Hit]:
     """`ranked` are memory, score, count, and the kind, description and triggers of the one to show."""
     texts = highlight([shown[1] for *_, shown in ranked], query)
@@ -137,7 +178,7 @@ def _show_descriptions(
             float(score),
             count,
             None,
-            f"{kind}, {pluralise(explained, 'trigger')}",
+            kind if kind in LABELS.values() else f"{kind}, {pluralise(explained, 'trigger')}",
             (memory_id,),
         )
         for (memory, score, count, (kind, _, explained)), parts in zip(ranked, texts, strict=True)

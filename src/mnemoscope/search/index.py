@@ -30,7 +30,7 @@ from mnemoscope.foundation.progress import Progress, ignore_progress, report_to
 from mnemoscope.search import tokens
 from mnemoscope.search.building import write_index
 from mnemoscope.search.database import FOLDER, NAME, VERSION, Connections, MemoryNumbering, Ranges, is_fresh
-from mnemoscope.search.fields import ANNOTATIONS, PATTERNS, Annotations, Patterns, Values
+from mnemoscope.search.fields import ANNOTATIONS, PATTERNS, Annotations, IndexedPatterns, Patterns, Values
 from mnemoscope.search.matches import Hit
 from mnemoscope.search.text import parse_query
 from mnemoscope.search.tokens import Firing, Promotion, VocabularyToken
@@ -55,6 +55,8 @@ class SearchResult:
     """The number of matching memories by searched field."""
     exact: bool
     """False if the text is so common that only the strongest triggers of every memory were counted."""
+    notes: tuple[str, ...] = ()
+    """What was read as an operator, or might have been meant as one."""
 
 
 class Index:
@@ -78,6 +80,7 @@ class Index:
     def _open(self, path: Path) -> None:
         self._connections = Connections(path)
         self._triggers: IndexedTriggers | None = None
+        self._patterns: IndexedPatterns | None = None
         with self._connections.one() as database:
             about = dict(database.execute("SELECT name, said FROM about").fetchall())
             layers = database.execute("SELECT layer, first, count FROM layers ORDER BY layer").fetchall()
@@ -131,7 +134,7 @@ class Index:
                 total += matches.total
                 totals |= matches.memories
                 exact &= matches.exact
-            return SearchResult(tuple(hits), total, totals, exact)
+            return SearchResult(tuple(hits), total, totals, exact, query.notes)
 
         return self._ask(ask)
 
@@ -148,7 +151,8 @@ class Index:
                     triggers = self._triggers
                 yield TriggerFields(both, database, self._numbering, triggers)
             elif name == PATTERNS:
-                yield Patterns(database, self._numbering)
+                self._patterns = self._patterns or IndexedPatterns.read(database)
+                yield Patterns(database, self._numbering, self._patterns)
             elif name == ANNOTATIONS:
                 yield Annotations(judgements, self._numbering)
             else:

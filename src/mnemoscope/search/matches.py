@@ -14,8 +14,8 @@ class Hit:
     its place in the answer is due to, `memory`. `count` is the number of its matching prefixes (distinct ones), tokens,
     patterns or judgements, `rank` that of the best trigger or token. `score` orders the hits of a field: the number of
     matching prefixes (in words, one with k > 1 tokens of the word to come counts 1 / k), the summed probability of the
-    matching tokens (values), their summed scores under the negated value (bottom), the number of triggers that the
-    matching patterns explain (patterns), the number of matching judgements (annotations).
+    matching tokens (values), their summed scores under the negated value (bottom), how far the memory is about it
+    (patterns; docs/search.md), the number of matching judgements (annotations).
     """
 
     memory: MemoryId

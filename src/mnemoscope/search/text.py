@@ -36,6 +36,12 @@ _OPTIONAL = re.compile(
 )
 """Where marks may be left out in writing: accents, points of Hebrew, Arabic and Syriac. Elsewhere they are letters."""
 _SPACE = dict.fromkeys(map(ord, (OPEN, CLOSE, CUT, "\0")), " ")
+_OPERATORS = {"OR": "either of the words beside it", "AND": "both words, as without it"}
+_IRREGULAR = {"man": "men", "woman": "women", "child": "children", "person": "people", "foot": "feet"}
+_IRREGULAR |= {"tooth": "teeth", "mouse": "mice", "life": "lives", "wife": "wives", "half": "halves", "leaf": "leaves"}
+_IRREGULAR |= {plural: singular for singular, plural in _IRREGULAR.items()}
+_OUR = {"our": "or", "or": "our"}
+"""British and American spelling: colour, color."""
 _TERM = re.compile(r'"([^"]*)(?:"|$)(\*?)|([^\s"]+)')
 
 
@@ -110,6 +116,8 @@ class Query:
     any: str
     """The same for at least one of them."""
     several: bool
+    notes: tuple[str, ...] = ()
+    """What was read as an operator, or might have been meant as one."""
 
 
 def parse_query(text: str) -> Query:
@@ -119,11 +127,13 @@ def parse_query(text: str) -> Query:
     number = beginnings = 0
     # SQLite rejects lone surrogates (undecodable bytes of a command line).
     terms = _TERM.findall(text.encode("utf-8", "replace").decode().translate(_SPACE))
-    joined = False
+    joined, notes = "", dict[str, None]()
     for at, (phrase, star, word) in enumerate(terms):
-        if word in ("AND", "OR") and groups and at + 1 < len(terms):
-            joined = word == "OR"
+        if word in _OPERATORS and groups and at + 1 < len(terms):
+            joined = word
             continue
+        if word.lower() == "or" or word in ("AND", "NOT", "NEAR"):
+            notes[f"{word} is read as a word; only OR and AND in capitals between two words are operators"] = None
         beginning = bool(star) or (len(word) > 1 and word.endswith("*"))
         term = prepare((phrase or word).rstrip("*") if beginning else phrase or word)
         letters = sum(unicodedata.category(character)[0] in "LMN" or character >= "\U000f0000" for character in term)
@@ -135,11 +145,13 @@ def parse_query(text: str) -> Query:
             )
         number += 1
         beginnings += beginning
-        if not joined:
+        if joined:
+            notes[f"{joined} is read as an operator: {_OPERATORS[joined]}; in quotes it is a word"] = None
+        if joined != "OR":
             groups.append({})
         forms = [term] if phrase or beginning else _forms(term)
         groups[-1] |= {'"' + form.replace('"', '""') + '"' + (" *" if beginning else ""): None for form in forms}
-        joined = False
+        joined = ""
     if not groups:
         shown = text if len(text) <= 40 else f"{text[:40]}..."
         raise SearchError(
@@ -151,16 +163,19 @@ def parse_query(text: str) -> Query:
     if beginnings > MOST_BEGINNINGS:
         raise SearchError(f"the search text has {beginnings} beginnings of words (*); at most {MOST_BEGINNINGS}")
     either = list(dict.fromkeys(" OR ".join(group) for group in groups))
-    return Query(" AND ".join(f"({one})" for one in either), " OR ".join(either), several=len(either) > 1)
+    every = " AND ".join(f"({one})" for one in either)
+    return Query(every, " OR ".join(either), several=len(either) > 1, notes=tuple(notes))
 
 
 def _forms(word: str) -> list[str]:
-    """The word, and as an English noun its singulars and its plural."""
+    """The word, and as an English noun its singulars and its plural, in British and American spelling."""
     if not re.fullmatch("[A-Za-z]{3,}", word):
         return [word]
     low = word.lower()
     singulars = [one for one in (low[:-1], low[:-2], low[:-3] + "y") if len(one) > 2 and _plural(one) == low]
-    return list(dict.fromkeys([low, *singulars, _plural(low)]))
+    numbers = [low, *singulars, _plural(low), *filter(None, [_IRREGULAR.get(low)])]
+    spelled = [re.sub("(?<=[a-z]{3})(ou?r)(?=s?$)", lambda end: _OUR[end[1]], each) for each in numbers]
+    return list(dict.fromkeys([*numbers, *spelled]))
 
 
 def _plural(noun: str) -> str:

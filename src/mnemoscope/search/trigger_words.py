@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from mnemoscope.foundation.formatting import pluralise
 from mnemoscope.foundation.options.search_fields import SEARCH_FIELDS
 from mnemoscope.search.arrays import read_arrays
-from mnemoscope.search.database import MOST_ROWS, MemoryNumbering, Ranges, lie_within
+from mnemoscope.search.database import MOST_ROWS, MemoryNumbering, Ranges, lie_within, read_numbers
 from mnemoscope.search.matches import Hit, Matches
 from mnemoscope.search.text import Query, highlight
 from mnemoscope.search.windows import Windows
@@ -76,7 +76,7 @@ class TriggerFields:
                 others = f" AND ({query.every})" if query.several else ""
                 expression = f"{{word}} : ({query.any}){others}"
             ((row_ids,),) = self.database.execute(_PLACES, (expression, MOST_ROWS))
-            places.append(np.fromstring(row_ids, np.int64, sep=",") if row_ids else np.empty(0, np.int64))
+            places.append(read_numbers(row_ids))
         each = zip(self.names, places, strict=True)
         rankings = [self._rank(name, self.triggers.at(where, within)) for name, where in each]
         ranked = _keep_first(np.concatenate(rankings), "memory")

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from mnemoscope.cli import arguments as arg
+from mnemoscope.cli import conditions
 from mnemoscope.cli.progress import loading, reporting
 from mnemoscope.cli.runner import emit, print_shown, terminal_columns
 from mnemoscope.foundation.options.mining_options import AUTO
@@ -48,6 +49,9 @@ def attribute(
     device: arg.Device = AUTO,
     *,
     opening: ModelOptions,
+    fail_if: Annotated[
+        str | None, conditions.fail_if_option(conditions.ATTRIBUTE, conditions.ATTRIBUTE_PROMPTS)
+    ] = None,
     json: arg.Json = False,
 ) -> None:
     """Show which memories made a model prefer a token.
@@ -63,6 +67,9 @@ def attribute(
     alone = {"for": target, "against": against, "position": position, "chat": chat or None}
     arg.one_prompt_or_file(given, prompts, **alone)
     check_names(model, opening)
+    condition = conditions.read_condition(
+        fail_if, conditions.ATTRIBUTE if prompts is None else conditions.ATTRIBUTE_PROMPTS
+    )
     rows = None if prompts is None else read_prompts(prompts)
     arg.check_atlases(atlas)
     from mnemoscope import attribution
@@ -93,8 +100,12 @@ def attribute(
                 seed=seed,
                 progress=progress,
             )
+    document = answer.to_dict()
+    facts = conditions.attribute_facts(document)
     if json:
-        emit(answer.to_dict())
+        emit(document)
     else:
+        conditions.print_facts(facts)
         with for_terminal(terminal_columns()):
             print_shown(answer.text())
+    conditions.fail_where(condition, facts)

@@ -55,6 +55,10 @@ def compare(
         return
     for pair in comparison.pairs:
         _draw(f"{pair['first']}, then {pair['second']}", pair["layers"], pair["changed"])
+        if (weights := pair.get("weights")) is not None and not weights.is_empty():
+            from mnemoscope.models.weight_changes import describe_changes
+
+            print(describe_changes(weights))
 
 
 def _draw(title: str, layers: "pl.DataFrame", changed: "pl.DataFrame") -> None:
@@ -70,8 +74,9 @@ def _draw(title: str, layers: "pl.DataFrame", changed: "pl.DataFrame") -> None:
     for row in changed.head(_SHOWN).to_dicts():
         tokens = [" ".join(map(show_token, row[f"tokens_{when}"][:3])) for when in ("before", "after")]
         name = row["memory"] if row["sign"] == 1 else f"{row['memory']} below zero"
-        rows.append((name, row["kind"], format_value(row["jaccard"], "number"), *tokens))
+        numbers = [format_value(row[each], "number") for each in ("effect", "halves_effect")]
+        rows.append((name, row["kind"], *numbers, *tokens))
     if rows:
-        print_table(console, ("memory", "changed", ">Jaccard", "promoted before", "after"), rows)
+        print_table(console, ("memory", "changed", ">effect", ">halves", "promoted before", "after"), rows)
     more = f", {changed.height - _SHOWN:,} more with --json" if changed.height > _SHOWN else ""
     console.print(f"{changed.height:,} features changed{more}")

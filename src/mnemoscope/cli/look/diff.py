@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from mnemoscope.cli import arguments as arg
+from mnemoscope.cli import conditions
 from mnemoscope.cli.progress import loading, reporting
 from mnemoscope.cli.runner import emit, print_shown, terminal_columns
 from mnemoscope.errors import OptionError
@@ -52,6 +53,7 @@ def diff(
     device: arg.Device = AUTO,
     *,
     opening: ModelOptions,
+    fail_if: Annotated[str | None, conditions.fail_if_option(conditions.DIFF, conditions.DIFF_PROMPTS)] = None,
     json: arg.Json = False,
 ) -> None:
     """Show which memories made two runs answer differently.
@@ -68,6 +70,7 @@ def diff(
     given = arg.chat_or_text(prompt, chat=chat, messages=messages)
     alone = {"other_prompt": other_prompt, "for": target, "against": against, "chat": chat or None}
     arg.one_prompt_or_file(given, prompts, **alone)
+    condition = conditions.read_condition(fail_if, conditions.DIFF if prompts is None else conditions.DIFF_PROMPTS)
     rows = None if prompts is None else read_prompts(prompts)
     if rows is not None:
         check_second(rows, other, other_adapter)
@@ -108,8 +111,12 @@ def diff(
                 progress=progress,
                 **how,
             )
+    document = answer.to_dict()
+    facts = conditions.diff_facts(document)
     if json:
-        emit(answer.to_dict())
+        emit(document)
     else:
+        conditions.print_facts(facts)
         with for_terminal(terminal_columns()):
             print_shown(answer.text())
+    conditions.fail_where(condition, facts)

@@ -98,6 +98,7 @@ def _search_text(index: "Index", text: str, fields: tuple[str, ...], page: dict[
     lacking = [field for field in fields if field in index.missing_fields]
     if as_json:
         counted = {"total": result.total, "totals": result.totals, "exact": result.exact, "lacking": lacking}
+        counted["notes"] = result.notes
         firing = [{"memories": list(map(str, hit.memories))} for hit in result.hits]
         hits = [row | memories for row, memories in zip(_rows(result.hits), firing, strict=True)]
         origin = index.atlas.made_by(text=text, fields=fields, **page)
@@ -115,7 +116,7 @@ def _search_text(index: "Index", text: str, fields: tuple[str, ...], page: dict[
         start = max(0, line.find("«") - 40)
         more = f"; {hit.firing:,} memories fire in it" if hit.firing > 1 else ""
         rows.append((str(hit.memory), hit.field, hit.detail + more, f"...{line[start:]}" if start > 3 else line))
-    notes = [f"{index.atlas.path} has no {field} yet" for field in lacking]
+    notes = [*result.notes, *(f"{index.atlas.path} has no {field} yet" for field in lacking)]
     notes += _count_more(result.total, len(rows), page)
     _print(f"{result.total:,} {named}; memories: {counts}{sure}", ("memory", "field", "found", ""), rows, notes)
 

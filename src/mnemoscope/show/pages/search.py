@@ -26,7 +26,14 @@ def search_page(
     among = read_layers(edition, layers)
     names = tuple(dict.fromkeys(piece for field in fields for piece in field.split(",") if piece)) or USUAL_FIELDS
     check_search_fields(names)
-    data: Data = {"q": text, "in": list(names), "fields": list(SEARCH_FIELDS), "layers": layers, "page": page}
+    data: Data = {
+        "q": text,
+        "in": list(names),
+        "fields": list(SEARCH_FIELDS),
+        "layers": layers,
+        "page": page,
+        "notes": [],
+    }
     data |= {"total": None, "hits": [], "pages": 0, "totals": {}, "exact": True, "tokens": [], "lacking": []}
     if text.strip():
         data |= _hits(edition, index(), text, names, among, page)
@@ -57,6 +64,7 @@ def _hits(
         "exact": result.exact,
         "hits": hits,
         "tokens": [edition.atlas.vocabulary.token(token.id) for token in like],
+        "notes": list(result.notes),
         "lacking": [field for field in opened.missing_fields if field in fields],
         "pages": -(-result.total // PAGE),
     }

@@ -1,0 +1,144 @@
+"""The numbers of an answer for scripts: `--fail-if EXPR`, and the first line of `key=value` pairs in a pipe.
+
+An expression compares names with numbers or texts, joined by `and`, `or`, `not`; it is parsed, never evaluated as code.
+"""
+
+import ast
+import json
+import operator
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import typer
+
+from mnemoscope.errors import OptionError
+
+HOLDS = 3
+"""The exit code where the expression holds."""
+Facts = Mapping[str, Any]
+Names = Mapping[str, type]
+"""Facts and their types; each may have no value."""
+_LISTED: Names = {"memories": int, "k": int}
+_CURVE: Names = {**_LISTED, "without": float, "control": float}
+_PROVED: Names = {"residual_error": float, "limit": float}
+_ASKED: Names = {"target": str, "against": str, "position": int, "difference": float, "difference_after_cap": float}
+ATTRIBUTE: Names = {**_ASKED, **_CURVE, **_PROVED}
+ATTRIBUTE_PROMPTS: Names = {"prompts": int, "refused": int, **_CURVE}
+_RECOVERED: Names = dict.fromkeys(("recovered", "control_recovered", "recovered_all", "recovered_everywhere"), float)
+_CHANGE: Names = dict.fromkeys(("difference_first", "difference_second", "change"), float)
+DIFF: Names = {"first": str, "second": str, **_CHANGE, "turns_at": int, **_LISTED, **_RECOVERED, **_PROVED}
+DIFF_PROMPTS: Names = {"prompts": int, "refused": int, "never_parted": int, "turned": float, **_LISTED, **_RECOVERED}
+_COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    **{ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge},
+    **{ast.Eq: operator.eq, ast.NotEq: operator.ne},
+}
+_LONGEST = 1_000
+
+
+def fail_if_option(*names: Names) -> Any:
+    listed = ", ".join(dict.fromkeys(name for some in names for name in some))
+    return typer.Option("--fail-if", metavar="EXPR", help=f"Exit with 3 where it holds; compares {listed}.")
+
+
+def read_condition(text: str | None, names: Names) -> ast.expr | None:
+    """Raises OptionError for what is no comparison of these names."""
+    if text is None:
+        return None
+    try:
+        tree = ast.parse(text[: _LONGEST + 1].strip(), mode="eval").body
+        holds(tree, {name: kind() for name, kind in names.items()})
+    except (SyntaxError, ValueError, LookupError, MemoryError, RecursionError):
+        tree = None
+    if tree is None or len(text) > _LONGEST:
+        shown = text if len(text) <= 80 else f"{text[:80]}..."
+        raise OptionError(
+            f"--fail-if {shown!r} cannot be read; compare {', '.join(names)} with numbers or quoted texts, such as"
+            f" '{[*names][-1]}<0.5', joined by and, or, not"
+        )
+    return tree
+
+
+def holds(node: ast.expr, facts: Facts) -> bool:
+    """Whether the expression holds; a comparison with what has no value (None) does not. Raises ValueError or
+    LookupError for what is none.
+    """
+    match node:
+        case ast.BoolOp():
+            every = [holds(each, facts) for each in node.values]
+            return all(every) if isinstance(node.op, ast.And) else any(every)
+        case ast.UnaryOp(op=ast.Not()):
+            return not holds(node.operand, facts)
+        case ast.Compare():
+            values = [_value(each, facts) for each in (node.left, *node.comparators)]
+            compares = [_COMPARISONS[type(each)] for each in node.ops]
+            if len({isinstance(value, str) for value in values if value is not None}) > 1:
+                raise ValueError("a text and a number")
+            each = zip(compares, values, values[1:], strict=False)
+            return None not in values and all(compare(one, other) for compare, one, other in each)
+    raise ValueError("no comparison")
+
+
+def _value(node: ast.expr, facts: Facts) -> Any:
+    match node:
+        case ast.Name():
+            return facts[node.id]
+        case ast.Constant(value=value) if type(value) in (int, float, str):
+            return value
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=value)) if type(value) in (int, float):
+            return -value
+    raise ValueError("neither a name nor a literal")
+
+
+def facts_line(facts: Facts) -> str:
+    """`key=value` pairs that a shell's words, or Python's shlex, are: numbers plain, texts in JSON's quotes."""
+    shown = {name: f"{value:.6g}" if isinstance(value, float) else json.dumps(value) for name, value in facts.items()}
+    return " ".join(f"{name}={'none' if facts[name] is None else text}" for name, text in shown.items())
+
+
+def print_facts(facts: Facts) -> None:
+    """The first line of an answer, unless a person reads it."""
+    if not sys.stdout.isatty():
+        print(facts_line(facts))
+
+
+def fail_where(condition: ast.expr | None, facts: Facts) -> None:
+    """Ends the command with HOLDS where the condition holds."""
+    if condition is None or not holds(condition, facts):
+        return
+    named = [each.id for each in ast.walk(condition) if isinstance(each, ast.Name)]
+    values = facts_line({name: facts[name] for name in named})
+    print(f"--fail-if {ast.unparse(condition)!r} holds: {values}", file=sys.stderr)
+    raise typer.Exit(HOLDS)
+
+
+def attribute_facts(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the document of `attribute`: F, and what it is without the most memories that were switched off together."""
+    last = document["curve"][-1] if document["curve"] else {"controls": (None, None)}
+    facts = {"k": last.get("k"), "without": last.get("without"), "control": last["controls"][1]}
+    facts |= {name: document.get(f"{name}_text") for name in ("target", "against")}
+    return _complete(document, facts, ATTRIBUTE_PROMPTS if "prompts" in document else ATTRIBUTE)
+
+
+def diff_facts(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the document of `diff`: F in both runs, and the share that is recovered by the most memories set back."""
+    patched = {one["k"]: one for one in document["patched"]}
+    k = max((k for k in patched if isinstance(k, int)), default=None)
+    point = patched.get(k, {})
+    facts = {"k": k} | {name: point.get(name) for name in ("recovered", "control_recovered")}
+    facts |= {f"recovered_{end}": patched.get(end, {}).get("recovered") for end in ("all", "everywhere")}
+    if "turned" in document:
+        return _complete(document, facts, DIFF_PROMPTS)
+    if said := document["tokens"]:
+        first, second = document["difference"].values()
+        facts |= {"difference_first": first, "difference_second": second, "change": second - first}
+        facts |= {side: said[side]["text"] for side in said}
+        if facts["recovered"] is not None and point["controls"]:
+            facts["control_recovered"] = (second - point["controls"][1]) / (second - first)
+    return _complete(document, facts, DIFF)
+
+
+def _complete(document: Mapping[str, Any], facts: Facts, names: Names) -> dict[str, Any]:
+    """All of the names: lists by their lengths."""
+    plain = {name: len(one) if isinstance(one, list) else one for name, one in document.items() if name in names}
+    return {name: (plain | facts).get(name) for name in names}

@@ -1,0 +1,77 @@
+"""How far two models' weights lie apart, by layer and module: what a fine-tune or an adapter changed. Reads no text.
+
+What a module multiplies by is compared, so an adapter counts as what it adds. Says nothing of what a change does.
+"""
+
+from collections.abc import Iterator, Mapping
+from math import hypot, inf
+
+import polars as pl
+import torch
+from torch import nn
+
+from mnemoscope.errors import ModelUnsupported
+from mnemoscope.models.language_model import LanguageModel
+from mnemoscope.models.modules.linear_maps import LinearMap, is_of_adapters, is_plain, stated_sizes
+from mnemoscope.models.modules.offloading import weight_of
+
+_Row = tuple[int | None, str, float | None, float | None]
+_NAMED = 3
+
+
+@torch.inference_mode()
+def weight_changes(first: LanguageModel, second: LanguageModel) -> pl.DataFrame:
+    """Layer (null outside of the blocks), module (its path there), change (Frobenius norm of the difference, bias
+    included), relative (to the first's norm), share (of the sum of all squares), the largest first; without rows where
+    nothing changed, and for networks of other modules. Null where a module cannot be read as a matrix.
+    """
+    networks = [model.anatomy.model for model in (first, second)]
+    blocks = {id(layer.block): number for number, layer in reversed([*enumerate(first.anatomy.layers)])}
+    try:
+        rows = [row for row in _walk(*networks, blocks, None, "", set()) if row[2] != 0]
+    except (AttributeError, ValueError):  # the second lacks a module, or has one of another size
+        rows = []
+    schema = {"layer": pl.Int64, "module": pl.String, "change": pl.Float64, "relative": pl.Float64}
+    frame = pl.DataFrame(rows, schema=schema, orient="row")
+    frame = frame.with_columns(share=pl.col("change") ** 2 / (pl.col("change") ** 2).sum())
+    return frame.sort("change", descending=True, nulls_last=True, maintain_order=True)
+
+
+def _walk(
+    one: nn.Module, other: nn.Module, blocks: Mapping[int, int], layer: int | None, path: str, seen: set[int]
+) -> Iterator[_Row]:
+    layer, path = (blocks[id(one)], "") if id(one) in blocks else (layer, path)
+    tied = id(getattr(one, "weight", one))
+    if tied in seen:
+        return
+    seen.add(tied)
+    pair = (one, other)
+    if any(is_plain(each) or is_of_adapters(each) or stated_sizes(each) is not None for each in pair):
+        try:
+            maps = [LinearMap.whole(each) for each in pair]
+            weights = [[each.weight(), each.bias()] for each in maps]
+        except ModelUnsupported:
+            yield layer, path, None, None
+            return
+    else:
+        for name, child in one.named_children():
+            yield from _walk(child, other.get_submodule(name), blocks, layer, f"{path}.{name}".strip("."), seen)
+        names = [name for name, weight in one._parameters.items() if weight is not None]
+        weights = [[weight_of(each, name) for name in names] for each in pair]
+    size = change = 0.0
+    for before, after in zip(*weights, strict=True):
+        if before is not None and after is not None and before.shape != after.shape:
+            raise ValueError("networks of other sizes")
+        first, second = (torch.zeros(()) if each is None else each.float() for each in (before, after))
+        size, change = hypot(size, float(first.norm())), hypot(change, float((second.to(first.device) - first).norm()))
+    yield layer, path, change, change / size if size else inf
+
+
+def describe_changes(changes: pl.DataFrame) -> str:
+    """The modules, over all layers, and the layers, over all modules, with the largest shares."""
+    parts = []
+    for key, name in (("module", ""), ("layer", "layer ")):
+        shares = changes.drop_nulls([key, "share"]).group_by(key, maintain_order=True).agg(pl.col("share").sum())
+        largest = shares.sort("share", descending=True, maintain_order=True).head(_NAMED).rows()
+        parts.append(", ".join(f"{name}{one} {share:.1%}" for one, share in largest))
+    return f"Weights changed, shares of the sum of squares: {'; '.join(filter(None, parts))}."
