@@ -14,7 +14,7 @@ from mnemoscope import errors
 
 if TYPE_CHECKING:
     from mnemoscope.atlas import Atlas, open_atlas, verify
-    from mnemoscope.attribution import attribute, diff
+    from mnemoscope.attribution import attribute, diff, restore
     from mnemoscope.comparison import compare
     from mnemoscope.foundation.memory_names import MemoryId
     from mnemoscope.mining import extend, merge, mine
@@ -45,13 +45,14 @@ __all__ = [
     "names",
     "open_atlas",
     "open_result",
+    "restore",
     "trace",
     "verify",
 ]
 
 _ROOMS = {
     "atlas": ("Atlas", "open_atlas", "verify"),
-    "attribution": ("attribute", "diff"),
+    "attribution": ("attribute", "diff", "restore"),
     "show.figures.figure1": ("figure1",),
     "show.figures.sections": ("chart",),
     "comparison": ("compare",),

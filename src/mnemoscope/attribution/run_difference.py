@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import polars as pl
 
 from mnemoscope.attribution.explanation import Explanation, Spread, Table, logits, memory_table, spread_text
+from mnemoscope.attribution.setting_back import Written
 from mnemoscope.foundation.formatting import show_token
 from mnemoscope.tracing.records import Record, Token
 from mnemoscope.tracing.rendering import Column, cells_at
@@ -62,6 +63,8 @@ class RunDifference(Explanation):
     notes: tuple[str, ...] = ()
     made_by: dict[str, Any] | None = None
     own: int | None = None
+    written: tuple[Written, ...] = ()
+    """What both models write from where they part, and the second with memories set back."""
 
     def to_dict(self) -> dict[str, Any]:
         entries = super().to_dict()
@@ -117,7 +120,8 @@ class RunDifference(Explanation):
         turned = "None of these numbers" if self.turns_at is None else f"{self.turns_at} memories set back"
         ending = f"{turned} make{'s' * (self.turns_at is None)} the second say what the first says."
         shares = about_shares(one.recovered for one in self.patched)
-        return [*head, "", self._change_table(), "", self._patch_table(), *shares, "", ending]
+        written = [f"{each} writes {show_token(self.continued + each.text)}" for each in self.written]
+        return [*head, "", self._change_table(), "", self._patch_table(), *shares, "", ending, *written]
 
     @property
     def sorted_by(self) -> str:

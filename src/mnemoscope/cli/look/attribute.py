@@ -43,6 +43,7 @@ def attribute(
     atlas: Annotated[
         Path | None, typer.Option(metavar="ATLAS", help="An atlas of this model: labels, promoted tokens, triggers.")
     ] = None,
+    save_list: arg.SaveList = None,
     seed: arg.ControlSeed = 0,
     dtype: arg.Dtype = "float32",
     device: arg.Device = AUTO,
@@ -98,3 +99,5 @@ def attribute(
     else:
         with for_terminal(terminal_columns()):
             print_shown(answer.text())
+    if save_list is not None:
+        answer.save_list(save_list)
