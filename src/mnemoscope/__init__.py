@@ -16,7 +16,7 @@ from mnemoscope import errors
 
 if TYPE_CHECKING:
     from mnemoscope.atlas import Atlas, open_atlas, verify
-    from mnemoscope.attribution import attribute, diff
+    from mnemoscope.attribution import attribute, diff, restore
     from mnemoscope.auditing import audit
     from mnemoscope.comparison import compare
     from mnemoscope.foundation.memory_names import MemoryId
@@ -54,6 +54,7 @@ __all__ = [
     "names",
     "open_atlas",
     "open_result",
+    "restore",
     "search",
     "trace",
     "train",
@@ -63,7 +64,7 @@ __all__ = [
 
 _ROOMS = {
     "atlas": ("Atlas", "open_atlas", "verify"),
-    "attribution": ("attribute", "diff"),
+    "attribution": ("attribute", "diff", "restore"),
     "auditing": ("audit",),
     "show.figures.figure1": ("figure1",),
     "show.figures.sections": ("chart",),

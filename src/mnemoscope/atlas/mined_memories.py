@@ -24,6 +24,15 @@ class MinedMemories:
         }
         """By layer, of a model of experts; empty for any other model."""
 
+    @property
+    def spec(self) -> str:
+        """The name of the model that was mined."""
+        return self.manifest.model.spec
+
+    @property
+    def fingerprint(self) -> str:
+        return self.manifest.model.fingerprint
+
     def memories(self, layer: int) -> int:
         """The number of memories of a layer; raises MemoryIdError for a layer that was not mined."""
         if layer not in self.layers:

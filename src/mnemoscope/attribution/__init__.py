@@ -2,9 +2,10 @@
 
 from mnemoscope.attribution.attribute import Attributor, attribute
 from mnemoscope.attribution.attribution import Attribution
-from mnemoscope.attribution.diff import Differ, diff
+from mnemoscope.attribution.diff import Differ, diff, second_model
 from mnemoscope.attribution.diff_prompts import PromptsDifference, diff_prompts
 from mnemoscope.attribution.prompts import PromptsAttribution, attribute_prompts
+from mnemoscope.attribution.restore import check_free, restore
 from mnemoscope.attribution.run_difference import RunDifference
 from mnemoscope.foundation.options.prompt_file import read_prompts
 
@@ -17,7 +18,10 @@ __all__ = [
     "RunDifference",
     "attribute",
     "attribute_prompts",
+    "check_free",
     "diff",
     "diff_prompts",
     "read_prompts",
+    "restore",
+    "second_model",
 ]

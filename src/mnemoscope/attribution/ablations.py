@@ -120,25 +120,26 @@ class Change:
 class Ablations:
     """Runs one prompt without some of its memories."""
 
-    def __init__(self, model: LanguageModel, ids: Tensor, difference: LogitDifference, grid: Grid) -> None:
+    def __init__(self, model: LanguageModel, ids: Tensor, difference: LogitDifference | None, grid: Grid) -> None:
         self._model, self._ids, self._difference, self._grid = model, ids, difference, grid
 
     def run(self, rows: Iterable[Places | Change], *, tick: Callable[[int], None] = lambda _: None) -> Floats:
         """F `[row]` with each row's change, or its places set to 0; `tick` gets the number of rows done."""
+        assert self._difference is not None
         differences = np.zeros(0)
         for streams in self.streams(rows):
             differences = np.concatenate([differences, self._difference.of(streams).cpu().numpy()])
             tick(len(differences))
         return differences
 
-    def streams(self, rows: Iterable[Places | Change]) -> Iterator[Tensor]:
-        """The final streams `[row, hidden]` at the last position of some rows after another."""
+    def streams(self, rows: Iterable[Places | Change], *, many: int = 1) -> Iterator[Tensor]:
+        """The final streams `[row, hidden]` at the last position of some rows after another, or at `many` last ones."""
         left = (row if isinstance(row, Change) else Change(row) for row in rows)
         while some := list(islice(left, BUDGET.ablations)):
             with torch.inference_mode():
-                yield self._together(some)
+                yield self._together(some, many)
 
-    def _together(self, rows: Sequence[Change]) -> Tensor:
+    def _together(self, rows: Sequence[Change], many: int) -> Tensor:
         overwriting: dict[int, list[tuple[int, Tensor, Tensor]]] = {}
         adding: dict[tuple[int, int], list[tuple[int, Tensor]]] = {}
         for row, one in enumerate(rows):
@@ -160,7 +161,7 @@ class Ablations:
         with overwrite_coefficients(self._model, changes, own_thread=True), Taps(own_thread=True) as taps:
             for (layer, branch), by_row in adding.items():
                 tap_written(self._model, layer, branch, taps, partial(self._add, by_row))
-            return last_streams(self._model, self._ids.expand(len(rows), -1).contiguous())
+            return last_streams(self._model, self._ids.expand(len(rows), -1).contiguous(), many=many)
 
     def _add(self, by_row: Sequence[tuple[int, Tensor]], written: Tensor) -> Tensor:
         out = self._model.split_batch(written).clone()

@@ -5,29 +5,43 @@ effect is taken at one shared scale of the final norm, so that the changes add u
 set back to what they contributed in the first, beside controls.
 """
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import polars as pl
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.attribution.ablations import DRAWS, Ablations, Change, Grid, Places, draw_sets, powers, rank, spread
+from mnemoscope.attribution.ablations import DRAWS, Grid, Places, draw_sets, powers, rank, spread
 from mnemoscope.attribution.contrast import LogitDifference, choose_contrast
 from mnemoscope.attribution.direct_effects import DirectEffects, check_head, direct_effects, limit_of
 from mnemoscope.attribution.explanation import about_memories, origin_of
 from mnemoscope.attribution.gradients import prompt_gradients, written_gradients
 from mnemoscope.attribution.run_difference import Patched, RunDifference
+from mnemoscope.attribution.setting_back import (
+    Patch,
+    SetBack,
+    Written,
+    coefficients_of,
+    layers_of_experts,
+    says_set_back,
+    write_on,
+    write_plainly,
+    write_set_back,
+)
 from mnemoscope.errors import ModelDiffers, OptionError, PromptError
 from mnemoscope.foundation.intervals import Floats
+from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.foundation.options.chat_prompt import Prompt, as_written, first_position, own_tokens
 from mnemoscope.foundation.options.model_options import ModelOptions
+from mnemoscope.foundation.options.prompt_file import check_restored
 from mnemoscope.foundation.progress import Progress, ignore_progress, report_to
-from mnemoscope.models import LanguageModel, load_model, read_coefficients
+from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.object_state import hold_model, share_state
 from mnemoscope.models.weight_changes import weight_changes
 from mnemoscope.tracing.predictions import CachedRun, ids_of
@@ -35,7 +49,6 @@ from mnemoscope.tracing.records import Token
 from mnemoscope.tracing.scoring.ranking import top as best_of
 from mnemoscope.tracing.scoring.scores import check_wide_numbers, opens, require_model_of
 
-Patch = Literal["contribution", "coefficient"]
 PATCHES: tuple[Patch, ...] = ("contribution", "coefficient")
 LISTED = 128
 STEPS = 64
@@ -106,6 +119,8 @@ def diff(
     both: bool = False,
     patch: Patch = "contribution",
     top: int = LISTED,
+    generate: int = 0,
+    restored: int = 0,
     atlas: Atlas | None = None,
     seed: int = 0,
     progress: bool | Progress = True,
@@ -115,11 +130,13 @@ def diff(
 
     Prompts are plain text, or the messages of a chat. Two models continue the prompt until they part, unless `target`
     and `against` are given. `top` memories are listed, those that pushed towards the second's answer, and with `both`
-    those that pushed away. `patch="coefficient"` sets back coefficients in place of contributions. Raises PromptError,
-    OptionError, ModelDiffers, ModelUnsupported.
+    those that pushed away. `patch="coefficient"` sets back coefficients in place of contributions. Two models write
+    `generate` tokens from where they part, the second also with the `restored` first memories set back from there on.
+    Raises PromptError, OptionError, ModelDiffers, ModelUnsupported.
     """
     if [other, other_adapter, other_prompt].count(None) != 2:
         raise OptionError("give one of --other, --other-adapter and --other-prompt")
+    check_restored(restored, top, two_prompts=other_prompt is not None, generate=generate)
     if patch not in PATCHES or top < 0 or seed < 0:
         raise OptionError(f"patch={patch!r}, top={top}, seed={seed} is not possible; patch is {' or '.join(PATCHES)}")
     second = model if other_prompt is not None else second_model(model, other, other_adapter)
@@ -134,14 +151,17 @@ def diff(
         both=both,
         patch=patch,
         top=top,
+        **({"generate": generate, "restored": restored} if generate else {}),
     )
     with (
         report_to(progress) as report,
         Differ(model, second, atlas=atlas, patch=patch, seed=seed, progress=report) as differ,
     ):
-        difference = differ.explain(differ.find_parting(prompt, other_prompt, target, against), both=both, top=top)
+        parting = differ.find_parting(prompt, other_prompt, target, against)
+        difference = differ.explain(parting, both=both, top=top)
+        written = differ.write(parting, difference.towards(restored), generate)
         weights = pl.DataFrame() if second is model else weight_changes(model, second)
-    return replace(difference, made_by=origin, weights=weights)
+    return replace(difference, made_by=origin, written=written, weights=weights)
 
 
 def second_model(model: LanguageModel, other: LanguageModel | str | None, adapter: str | Path | None) -> LanguageModel:
@@ -329,6 +349,25 @@ class Differ(ExitStack):
             own=own_tokens(parting.prompts[1]),
         )
 
+    def write(self, parting: Parting, memories: Sequence[str], tokens: int) -> tuple[Written, ...]:
+        """What both models write from where they part, and the second with memories set back, if there are any."""
+        if parting.pair is None or not tokens:
+            return ()
+        first, second = self._models
+        begun, named = parting.tokens[1], [MemoryId.parse(name) for name in memories]
+        writers = {"first": write_plainly(first), "second": write_plainly(second)}
+        if named:
+            writers["set back"] = write_set_back(first, second, begun, named, self._patch)
+        texts = {by: write_on(second, begun, tokens, predict) for by, predict in writers.items()}
+        count = {"set back": len(named)}
+        return tuple(Written(by, count.get(by), *text) for by, text in texts.items())
+
+    def says(self, tokens: Sequence[int], memories: Sequence[str], *, many: int) -> NDArray[np.int64]:
+        """`says_set_back` after these tokens, with 1, 2, 4 and so on of the memories, up to all."""
+        back = SetBack.of(*self._models, tokens, self._patch)
+        named = [MemoryId.parse(name) for name in memories]
+        return says_set_back(back, named, powers(len(named), MOST), many=many, seed=(self._seed, 9))
+
     def _patch_back(
         self, one: Side, its: Side, grid: Grid, order: Places, pair: tuple[int, int], *, everywhere: bool
     ) -> tuple[Patched, ...]:
@@ -342,12 +381,9 @@ class Differ(ExitStack):
             sets["everywhere"] = np.flatnonzero(grid.outside | (one.model is not its.model))
         values: list[float] = []
         tops: list[int] = []
-        before, runs = grid.flat(one.coefficients), [*sets.values(), *drawn]
-        source = one.model if self._patch == "contribution" else its.model
-        # A coefficient would act only where the second run chose the expert.
-        by_value = source is not its.model or bool(_layers_of_experts(its.model))
-        rows = (_set_back(source, grid, before, places, by_value=by_value) for places in runs)
-        for streams in Ablations(its.model, its.ids, its.difference, grid).streams(rows):
+        runs = [*sets.values(), *drawn]
+        back = SetBack(one.model, its.model, its.ids, grid, grid.flat(one.coefficients), self._patch)
+        for streams in back.streams(runs):
             with torch.inference_mode():
                 values += its.difference.of(streams).tolist()
                 tops += best_of(its.model.scores(streams, projection="lens"), 1)[0][:, 0].tolist()
@@ -378,7 +414,7 @@ def _part_changes(one: Side, its: Side, shared: float) -> dict[tuple[str, int | 
 def _effects(one: Side, its: Side, grid: Grid) -> Floats:
     """(m2 - m1) dF/dm of the second run, 0 inside the frame."""
     gradients = [gradient for _, gradient in prompt_gradients(its.model, its.ids, its.difference)]
-    if routed := _layers_of_experts(its.model):
+    if routed := layers_of_experts(its.model):
         for layer, gradient in written_gradients(its.model, its.ids, its.difference, routed).items():
             gradients[layer] = gradient
     products = (
@@ -388,40 +424,11 @@ def _effects(one: Side, its: Side, grid: Grid) -> Floats:
     return np.where(grid.outside, grid.flat(products), 0)
 
 
-def _layers_of_experts(model: LanguageModel) -> list[int]:
-    """The layers in which some memories act only where a token is routed to them."""
-    return [layer for layer in range(model.sizes.layers) if model.numbering(layer).routed]
-
-
-def _set_back(model: LanguageModel, grid: Grid, before: Floats, places: Places, *, by_value: bool) -> Change:
-    """The change that puts the first run's coefficients `before` at places of the second; with `by_value` what they
-    contributed there: m1_i v1_i, by its `model`.
-    """
-    if not by_value:
-        return Change(places, before[places])
-    added: dict[tuple[int, int], Tensor] = {}
-    layers, columns, memories = grid.split(places)
-    for layer in np.unique(layers).tolist():
-        here, values = layers == layer, model.values(layer)
-        column, memory, of = columns[here], memories[here], model.branch_of(layer, torch.from_numpy(memories[here]))
-        for branch in set(of.tolist()):
-            fired = (of == branch).numpy() & (before[places[here]] != 0)
-            writing, at = np.unique(memory[fired], return_inverse=True)
-            coefficients = torch.zeros(grid.columns, len(writing))
-            coefficients[column[fired], at] = torch.from_numpy(before[places[here]][fired]).float()
-            added[layer, branch] = coefficients @ values[torch.from_numpy(writing)].float().cpu()
-    return Change(places, added=added)
-
-
 def _run(model: LanguageModel, tokens: tuple[int, ...], pair: tuple[int, int]) -> Side:
     difference = LogitDifference(model, *pair)
     last = model.reading.columns(len(tokens)) + model.reading.last
     effects = direct_effects(
         model, tokens, slice(last, last + 1), lambda streams: difference.directions(streams, divided=False)
     )
-    kept: dict[int, Tensor] = {}
     ids = ids_of(model, list(tokens))
-    keep = lambda layer, m: kept.update({layer: m[0].double().cpu()})  # noqa: E731
-    with torch.inference_mode(), read_coefficients(model, keep, own_thread=True):
-        model.backbone(ids)
-    return Side(model, tokens, difference, effects, [kept[layer] for layer in sorted(kept)], ids)
+    return Side(model, tokens, difference, effects, coefficients_of(model, ids), ids)

@@ -1,6 +1,6 @@
 """`diff` over many prompts: which changes recur, and what setting memories back does (definitions.md section 9)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -10,10 +10,12 @@ import numpy as np
 import polars as pl
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.attribution.diff import LISTED, Differ, Patch, second_model
+from mnemoscope.attribution.ablations import powers
+from mnemoscope.attribution.diff import LISTED, MOST, Differ, Parting, second_model
 from mnemoscope.attribution.explanation import Explanation, Table, memory_table, origin_of, with_labels
 from mnemoscope.attribution.prompts import Refused, ask_each, bounds
 from mnemoscope.attribution.run_difference import Patched, RunDifference, about_shares, in_each, share_text
+from mnemoscope.attribution.setting_back import Patch
 from mnemoscope.foundation.intervals import DRAWS, LEVELS
 from mnemoscope.foundation.options.prompt_file import PromptRow, check_second
 from mnemoscope.foundation.progress import Progress, report_to
@@ -23,6 +25,8 @@ from mnemoscope.tracing.scoring.scores import opens
 
 _ALL = 1 << 62
 """More memories than any model has."""
+_ANSWER = 8
+"""Tokens of an answer that other prompts keep."""
 _TOGETHER = 4_096
 """Columns whose bootstrap draws are made together."""
 
@@ -35,10 +39,25 @@ class MedianPatched(TypedDict):
     control_recovered: float | None
 
 
+class HeldOut(TypedDict):
+    """Shares of the held-out prompts where, with `k` memories of the other half set back, the second's answer is gone,
+    and where it is the first's; and of other prompts, on which both agree, whose answer changed. Beside them controls.
+    """
+
+    k: int
+    gone: float
+    as_first: float
+    changed: float | None
+    control_gone: float
+    control_changed: float | None
+
+
 @dataclass(frozen=True, repr=False)
 class PromptsDifference(Explanation):
     """Means over the `prompts` that part, with bootstrap intervals over them: `parts` and `memories` (of a memory its
     changes at all positions). `patched` are medians; `turned` is the share of prompts that at most 256 memories turn.
+    `held_out` is what memories found on the first of the `halves` do on the second, and to the `others`, which never
+    part.
     """
 
     names: tuple[str, str]
@@ -49,6 +68,9 @@ class PromptsDifference(Explanation):
     memories: Annotated[pl.DataFrame, "text memory +label? float change low high"]
     patched: tuple[MedianPatched, ...]
     turned: float
+    held_out: tuple[HeldOut, ...]
+    halves: tuple[int, int]
+    others: int
     made_by: dict[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
@@ -85,7 +107,21 @@ class PromptsDifference(Explanation):
             "Medians over prompts:",
             (back, steps),
             *about_shares(one[name] for one in self.patched for name in ("recovered", "control_recovered")),
+            *(["", *self._held_out_blocks()] if self.held_out else []),
         ]
+
+    def _held_out_blocks(self) -> Sequence[str | Table]:
+        names = ("gone", "as_first", "changed", "control_gone", "control_changed")
+        columns: list[Column] = [
+            ("set back", "right", 10),
+            *((name, "right", 15) for name in ("answer gone", "as the first", "others changed", "controls: gone")),
+            ("others changed", "right", 15),
+        ]
+        listed: Sequence[Mapping[str, Any]] = self.held_out
+        rows = [[str(one["k"]), *(share_text(one[name]) for name in names)] for one in listed]
+        found, held = self.halves
+        others = f"{self.others} prompts on which both agree" if self.others else "none, since both agree on no prompt"
+        return [f"Memories found on {found} prompts, on the other {held}; others: {others}", (columns, rows)]
 
 
 @opens
@@ -108,11 +144,14 @@ def diff_prompts(
     second = model if check_second(prompts, other, other_adapter) else second_model(model, other, other_adapter)
     with Differ(model, second, patch=patch, seed=seed) as differ, report_to(progress) as report:
 
-        def ask(row: PromptRow) -> RunDifference:
+        def ask(row: PromptRow) -> tuple[Parting, RunDifference]:
             asked = row["prompt"], row.get("other_prompt"), row.get("for"), row.get("against")
-            return differ.explain(differ.find_parting(*asked), both=True, top=_ALL)
+            parting = differ.find_parting(*asked)
+            return parting, differ.explain(parting, both=True, top=_ALL)
 
-        every, refused = ask_each(prompts, ask, report, "comparing")
+        asked, refused = ask_each(prompts, ask, report, "comparing")
+        every = [one for _, one in asked]
+        held_out, halves, others = ((), (0, 0), 0) if second is model else _held_out(differ, asked, seed, report)
     parted = [one for one in every if one.said is not None]
     memories = _means([one.memories.group_by("memory").agg(pl.col(one.sorted_by).sum()) for one in parted], ["memory"])
     memories = memories if both else memories.filter(pl.col("change") > 0)
@@ -127,10 +166,58 @@ def diff_prompts(
         memories if atlas is None else with_labels(memories, atlas),
         _medians(parted),
         sum(one.turns_at is not None for one in parted) / max(1, len(parted)),
+        held_out,
+        halves,
+        others,
         origin_of(
             [model.fingerprint, second.fingerprint], atlas, seed, prompts=len(prompts), both=both, patch=patch, top=top
         ),
     )
+
+
+def _held_out(
+    differ: Differ, asked: Sequence[tuple[Parting, RunDifference]], seed: int, progress: Progress
+) -> tuple[tuple[HeldOut, ...], tuple[int, int], int]:
+    """What the memories that one half of the prompts finds do on the other, the sizes of the halves, and the number of
+    prompts on which both agree, whose answers are the first tokens that they write.
+    """
+    parted = [each for each in asked if each[0].pair is not None]
+    agreed = [parting for parting, _ in asked if parting.pair is None]
+    order = np.random.default_rng((seed, 4)).permutation(len(parted))
+    half = (len(parted) + 1) // 2
+    found, held = ([parted[at] for at in some.tolist()] for some in (order[:half], order[half:]))
+    changes = [one.memories.select("memory", pl.col(one.sorted_by)) for _, one in found if one.memories.height]
+    sums = pl.concat(changes).group_by("memory", maintain_order=True).sum() if changes else pl.DataFrame()
+    best = sums.filter(pl.nth(1) > 0).sort(pl.nth(1), descending=True, maintain_order=True)[:MOST] if changes else sums
+    memories = best["memory"].to_list() if changes else []
+    ks = powers(len(memories), MOST)
+    if not ks or not held:
+        return (), (len(found), len(held)), len(agreed)
+    gone, as_first, changed = [], [], []
+    for number, parting in enumerate([*(parting for parting, _ in held), *agreed], 1):
+        tokens, begun = parting.tokens[1], len(parting.tokens[1]) - parting.generated
+        if parting.pair is not None:
+            says = differ.says(tokens, memories, many=1)[..., 0]
+            gone.append(says != parting.pair[0])
+            as_first.append(says[0] == parting.pair[1])
+        else:
+            many = min(_ANSWER, parting.generated)
+            says = differ.says(tokens[: begun + many - 1], memories, many=many)
+            changed.append((says != np.array(tokens[begun : begun + many])).any(2))
+        progress("held-out prompts", number, len(held) + len(agreed), "prompts")
+    lost, kept = np.mean(gone, 0), np.mean(changed, 0) if changed else None
+    rows = tuple(
+        HeldOut(
+            k=k,
+            gone=float(lost[0, at]),
+            as_first=float(np.mean(as_first, 0)[at]),
+            changed=None if kept is None else float(kept[0, at]),
+            control_gone=float(lost[1:, at].mean()),
+            control_changed=None if kept is None else float(kept[1:, at].mean()),
+        )
+        for at, k in enumerate(ks)
+    )
+    return rows, (len(found), len(held)), len(agreed)
 
 
 def _means(frames: Sequence[pl.DataFrame], keys: list[str]) -> pl.DataFrame:

@@ -2,10 +2,12 @@
 the memories in a list.
 """
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cache
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -14,6 +16,7 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.features import promoted_tokens
 from mnemoscope.foundation.formatting import html_row, html_table, show_token
 from mnemoscope.foundation.memory_names import MemoryId
+from mnemoscope.foundation.options.named_memories import save_list
 from mnemoscope.foundation.origin import Result, made_by
 from mnemoscope.patterns.labels import listed_labels
 from mnemoscope.tracing.records import plain
@@ -26,6 +29,8 @@ Spread = tuple[float, float, float]
 Table = tuple[Sequence[Column], Sequence[Sequence[str]]]
 """Columns and rows."""
 Row = dict[str, Any]
+_WEIGHTS, _SIGNED = ("effect", "change", "ablation", "attribution"), ("coefficient_second", "coefficient")
+"""The columns of a memory's weight and sign in a list; the first that a row has counts."""
 
 
 def origin_of(model: str | list[str], atlas: Atlas | None, seed: int, **options: Any) -> dict[str, Any]:
@@ -39,6 +44,21 @@ class Explanation(Result, ABC):
     def to_dict(self) -> dict[str, Any]:
         """The document of contract.md."""
         return {name: plain(value) for name, value in vars(self).items()}
+
+    def save_list(self, path: str | os.PathLike[str]) -> Path:
+        """Writes the memories, each once, as a list, which `@FILE` names wherever memories are. Raises StoreFailed."""
+        entries = vars(self)
+        rows = entries["memories"].to_dicts()
+        listed = (
+            (row["memory"], -1 if _first(row, _SIGNED, 1) < 0 else 1, _first(row, _WEIGHTS, None)) for row in rows
+        )
+        model = entries["model"] if "model" in entries else entries["names"][1]
+        return save_list(path, listed, model=model, made_by=entries["made_by"])
+
+    def towards(self, count: int) -> list[str]:
+        """The first memories of the list that push towards the second's answer, or the target."""
+        rows = vars(self)["memories"].to_dicts()
+        return [row["memory"] for row in rows if _first(row, _WEIGHTS, 0) > 0][:count]
 
     @abstractmethod
     def title(self) -> str:
@@ -66,6 +86,10 @@ class Explanation(Result, ABC):
 def _html(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> str:
     first, *others = (name for name, _, _ in columns)
     return html_table([html_row(first, others, tag="th"), *(html_row(row[0], row[1:]) for row in rows)])
+
+
+def _first(row: Row, names: Sequence[str], otherwise: Any) -> Any:
+    return next((row[name] for name in names if row.get(name) is not None), otherwise)
 
 
 def logits(value: float | None) -> str:

@@ -8,6 +8,7 @@ import polars as pl
 
 from mnemoscope.atlas.derived_manifest import Weights
 from mnemoscope.attribution.explanation import Explanation, Spread, Table, logits, memory_table, spread_text
+from mnemoscope.attribution.setting_back import Written
 from mnemoscope.foundation.formatting import show_token
 from mnemoscope.models.weight_changes import describe_changes
 from mnemoscope.tracing.records import Record, Token
@@ -65,6 +66,8 @@ class RunDifference(Explanation):
     made_by: dict[str, Any] | None = None
     own: int | None = None
     weights: Weights = field(default_factory=pl.DataFrame)
+    written: tuple[Written, ...] = ()
+    """What both models write from where they part, and the second with memories set back."""
 
     def to_dict(self) -> dict[str, Any]:
         entries = super().to_dict()
@@ -122,7 +125,8 @@ class RunDifference(Explanation):
         turned = "None of these numbers" if self.turns_at is None else f"{self.turns_at} memories set back"
         ending = f"{turned} make{'s' * (self.turns_at is None)} the second predict what the first predicts."
         shares = about_shares(one.recovered for one in self.patched)
-        return [*head, "", self._change_table(), "", self._patch_table(), *shares, "", ending]
+        written = [f"{each} writes {show_token(self.continued + each.text)}" for each in self.written]
+        return [*head, "", self._change_table(), "", self._patch_table(), *shares, "", ending, *written]
 
     @property
     def sorted_by(self) -> str:

@@ -42,6 +42,10 @@ MessagesFile = Annotated[
 ]
 Whole = Annotated[bool, typer.Option("--whole", help="Positions count the whole chat, not only its last message.")]
 Listed = Annotated[int, typer.Option(metavar="N", help="Memories listed (20 of them without --json).")]
+SaveList = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Save the memories as a list, for @FILE wherever memories are named."),
+]
 ControlSeed = Annotated[int, typer.Option(metavar="N", help="Of the controls.")]
 
 

@@ -1,6 +1,7 @@
 """The changes of memories' coefficients that people ask for: their notation and its checks, without a model.
 
-An intervention is written `L10.M222=0`, `L10.M222*2`, `L10.M222=0@last` or `L10.M222=1.5@5`.
+An intervention is written `L10.M222=0`, `L10.M222*2`, `L10.M222=0@last` or `L10.M222=1.5@5`; of many memories
+`L3=0`, `L5.M0-19*2`, `@FILE=0`.
 """
 
 import math
@@ -11,6 +12,7 @@ from typing import Literal
 
 from mnemoscope.errors import InterventionError, MemoryIdError
 from mnemoscope.foundation.memory_names import MemoryId
+from mnemoscope.foundation.options.named_memories import HasMemories, NamedMemories
 
 How = Literal["set", "scale"]
 At = Literal["all", "last"] | int
@@ -19,6 +21,8 @@ At = Literal["all", "last"] | int
 _FORM = re.compile(
     r"\s*(?P<memory>[^=*@\s]+)\s*(?P<how>[=*])\s*(?P<value>[^@\s]+)\s*(?:@\s*(?P<at>all|last|-?[0-9]{1,9})\s*)?"
 )
+_MANY = re.compile(r"\s*(@.+|L[^=*@]+?)\s*([=*][^=*]*)")
+"""Many memories, and what is done to them."""
 _SIGNS: dict[str, How] = {"=": "set", "*": "scale"}
 
 
@@ -74,24 +78,48 @@ Interventions = (
 """Forms of a list of changes: `{"L10.M222": 0.0}`, `["L10.M222=0"]`, or Intervention objects."""
 
 
-def interventions_of(given: Interventions, *, how: How = "set", at: At = "all") -> tuple[Intervention, ...]:
-    """The changes, in order; `how` and `at` apply to bare numbers."""
+def interventions_of(
+    given: Interventions, *, of: HasMemories | None = None, how: How = "set", at: At = "all"
+) -> tuple[Intervention, ...]:
+    """The changes, in order; `how` and `at` apply to bare numbers. Many memories (`L3=0`, `@FILE=0`) are those of the
+    model `of`; without one their names are only checked.
+    """
     if given is None:
         return ()
     if isinstance(given, str):
         raise InterventionError(f"{given!r} is one text; give a list of such texts, or a dictionary")
     if not isinstance(given, Mapping):
-        return tuple(one if isinstance(one, Intervention) else Intervention.parse(one) for one in given)
+        return tuple(change for one in given for change in ([one] if isinstance(one, Intervention) else _read(one, of)))
     changes = []
     for name, value in given.items():
         try:
-            memory = name if isinstance(name, MemoryId) else MemoryId.parse(name)
+            memories = [name] if isinstance(name, MemoryId) else _memories(name, of)
         except MemoryIdError as error:
             raise InterventionError(str(error)) from None
-        if isinstance(value, Intervention) and value.memory != memory:
-            raise InterventionError(f"the change {value} is given for {memory}; give it for the memory that it names")
-        changes.append(value if isinstance(value, Intervention) else Intervention(memory, how, value, at))
+        for memory in memories:
+            if isinstance(value, Intervention) and value.memory != memory:
+                raise InterventionError(f"the change {value} is given for {memory}; give it for the one that it names")
+            changes.append(value if isinstance(value, Intervention) else Intervention(memory, how, value, at))
     return tuple(changes)
+
+
+def _memories(name: str, of: HasMemories | None) -> list[MemoryId]:
+    if MemoryId.is_one(name):
+        return [MemoryId.parse(name)]
+    named = NamedMemories.parse(name)
+    return [] if of is None else named.of(of)
+
+
+def _read(text: str, of: HasMemories | None) -> list[Intervention]:
+    many = _MANY.fullmatch(text)
+    try:
+        if many is None or MemoryId.is_one(many[1]):
+            raise InterventionError(text)
+        change = Intervention.parse(f"L0.M0{many[2]}")
+        NamedMemories.parse(many[1])
+    except (InterventionError, MemoryIdError):
+        return [Intervention.parse(text)]  # which says how changes are written
+    return [replace(change, memory=memory) for memory in _memories(many[1], of)]
 
 
 def counted_from(changes: Iterable[Intervention], first: int) -> tuple[Intervention, ...]:

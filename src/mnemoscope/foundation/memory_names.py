@@ -50,6 +50,11 @@ class MemoryId:
     shared: int | None = None
 
     @staticmethod
+    def is_one(text: str) -> bool:
+        """Whether the text names one memory, which need not exist."""
+        return _FORM.fullmatch(text.strip()) is not None
+
+    @staticmethod
     def parse(text: str) -> "MemoryId":
         """The memory that `text` names, such as `L10.M222`; raises MemoryIdError for anything else."""
         match = _FORM.fullmatch(text.strip())

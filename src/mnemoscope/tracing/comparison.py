@@ -174,7 +174,7 @@ def compare(
     `tokens`: the length of each continuation (`temperature` and `seed` as for `generate`). Raises InterventionError
     without a change, and the errors of `trace` and `generate`.
     """
-    changes = interventions_of(interventions)
+    changes = interventions_of(interventions, of=model)
     if not changes:
         raise InterventionError("there is no change to compare; give at least one, such as L10.M222=0")
     check(model, changes)

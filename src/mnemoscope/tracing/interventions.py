@@ -53,6 +53,7 @@ def intervene(
         with ms.intervene(model, {"L10.M222": 0.0}):
             trace = ms.trace(model, "The capital of France is")
 
+    A name may be of many memories: `L3`, `L5.M0-19`, or `@FILE`, a list of this model that was saved.
     `set` replaces the coefficient by the number, `scale` multiplies it. Positions count the tokens after the beginning
     token, whose own position is never changed; the model must run on whole sequences that begin with it, as all
     functions here do. `last` is the last position of each run, so in generation the current last. Changes apply in
@@ -63,7 +64,7 @@ def intervene(
     if isinstance(model, str | os.PathLike):
         raise OptionError(f"model={model!r} is a name, and what it opens would be lost; give load_model({model!r})")
     with hold_model(model, steadily=False):
-        changes = interventions_of(interventions, how=how, at=at)
+        changes = interventions_of(interventions, of=model, how=how, at=at)
         check(model, changes)
         by_layer: dict[int, list[tuple[int, Intervention]]] = {}
         for change in changes:

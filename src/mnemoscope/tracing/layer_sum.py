@@ -51,7 +51,7 @@ def layer_sum(
     scores.check_wide_numbers(model)
     if atlas is not None:
         scores.require_model_of(model, atlas)
-    prompt, changes = model.prompt_text(prompt), interventions_of(interventions)
+    prompt, changes = model.prompt_text(prompt), interventions_of(interventions, of=model)
     tokens, first, own = model.prompt_tokens(prompt), first_position(prompt), own_tokens(prompt)
     place = choose_position(len(tokens), position, first=first, own=own)
     column, read = model.reading.own(len(tokens)).start + place, dict[str, Tensor]()

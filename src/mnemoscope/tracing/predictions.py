@@ -107,7 +107,7 @@ def generate(
         )
     prompt = model.prompt_text(prompt)
     prompted, first = model.prompt_tokens(prompt), first_position(prompt)
-    changes = counted_from(interventions_of(interventions), first)
+    changes = counted_from(interventions_of(interventions, of=model), first)
     check(model, changes)
 
     def steps() -> Iterator[Step]:
@@ -132,10 +132,13 @@ def generate(
     return steps()
 
 
-def last_streams(model: LanguageModel, ids: Tensor, *, past: Any = None) -> Tensor:
-    """The final stream `[batch, hidden]` that speaks of what follows `ids [batch, position]`, read after `past`."""
+def last_streams(model: LanguageModel, ids: Tensor, *, past: Any = None, many: int = 1) -> Tensor:
+    """The final stream `[batch, hidden]` that speaks of what follows `ids [batch, position]`, read after `past`; with
+    `many` those of so many last positions, `[batch * many, hidden]`.
+    """
     streams: list[Tensor] = []
-    with read_final(model, lambda stream: streams.append(stream[:, model.reading.last].clone())):
+    asked = slice(ids.shape[1] + model.reading.last + 1 - many, ids.shape[1] + model.reading.last + 1)
+    with read_final(model, lambda stream: streams.append(stream[:, asked].flatten(0, 1).clone())):
         model.backbone(ids, past=past)
     return streams[0]
 

@@ -130,7 +130,7 @@ def trace(
     if top < 1 or memories < 0:
         raise OptionError(f"top={top}, memories={memories} is impossible; top must be 1 or more, memories 0 or more")
     check_wide_numbers(model)
-    prompt, changes = model.prompt_text(prompt), interventions_of(interventions)
+    prompt, changes = model.prompt_text(prompt), interventions_of(interventions, of=model)
     tokens, at_first = model.prompt_tokens(prompt), first_position(prompt)
     made = counted_from(changes, at_first)
     with hold_model(model), model.lock, torch.inference_mode(), intervene(model, made):

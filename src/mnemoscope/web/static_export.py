@@ -18,6 +18,7 @@ from mnemoscope.atlas.manifest import MANIFEST
 from mnemoscope.errors import AtlasBusy, AtlasDamaged, AtlasExists, MnemoscopeError, OptionError
 from mnemoscope.foundation.files import json_bytes, storing
 from mnemoscope.foundation.memory_names import MemoryId
+from mnemoscope.foundation.options.named_memories import NamedMemories
 from mnemoscope.foundation.progress import Progress, ignore_progress
 from mnemoscope.show.export.folder import check_writable, is_beside, replacing_files
 from mnemoscope.show.figures.examples import best_examples
@@ -83,10 +84,7 @@ def selection(edition: Edition, wanted: str | None) -> list[MemoryId]:
     """The memories whose pages are written, in order."""
     atlas = edition.atlas
     if wanted is not None and not re.fullmatch(r"\s*[0-9]{1,9}\s*", wanted):
-        names = [MemoryId.parse(name.strip()) for name in wanted.split(",") if name.strip()]
-        if not names:
-            raise OptionError(f"--memories {wanted!r} names no memory; write L0.M1,L3.M7 or a number per layer")
-        return sorted({atlas[name].id for name in names})
+        return sorted(NamedMemories.parse(wanted).of(atlas))
     each = PER_LAYER if wanted is None else int(wanted)
     if each < 1:
         raise OptionError(f"--memories {wanted} writes no memory; give at least 1 per layer")

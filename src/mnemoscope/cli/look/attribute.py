@@ -44,6 +44,7 @@ def attribute(
     atlas: Annotated[
         Path | None, typer.Option(metavar="ATLAS", help="An atlas of this model: labels, promoted tokens, triggers.")
     ] = None,
+    save_list: arg.SaveList = None,
     seed: arg.ControlSeed = 0,
     dtype: arg.Dtype = "float32",
     device: arg.Device = AUTO,
@@ -108,4 +109,6 @@ def attribute(
         conditions.print_facts(facts)
         with for_terminal(terminal_columns()):
             print_shown(answer.text())
+    if save_list is not None:
+        answer.save_list(save_list)
     conditions.fail_where(condition, facts)

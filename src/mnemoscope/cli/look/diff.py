@@ -13,7 +13,7 @@ from mnemoscope.errors import OptionError
 from mnemoscope.foundation.options.chat_prompt import other_turn
 from mnemoscope.foundation.options.mining_options import AUTO
 from mnemoscope.foundation.options.model_options import ModelOptions, check_names
-from mnemoscope.foundation.options.prompt_file import check_second, read_prompts
+from mnemoscope.foundation.options.prompt_file import check_restored, check_second, read_prompts
 
 _PATCHES = ("contribution", "coefficient")
 
@@ -45,6 +45,18 @@ def diff(
         str, typer.Option(metavar="|".join(_PATCHES), help="What is set back of a memory.")
     ] = "contribution",
     top: arg.Listed = 128,
+    generate: Annotated[
+        int, typer.Option(metavar="N", help="Two models write N tokens each from where they part.")
+    ] = 0,
+    restored: Annotated[
+        int | None,
+        typer.Option(metavar="K", help="The second writes, or is saved, with the K first memories as in the first."),
+    ] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Save the second model, or its LoRA, with the weights of these restored."),
+    ] = None,
+    save_list: arg.SaveList = None,
     atlas: Annotated[
         Path | None, typer.Option(metavar="ATLAS", help="An atlas of one of the models: labels, tokens, triggers.")
     ] = None,
@@ -66,9 +78,11 @@ def diff(
     Example: mnemoscope diff builtin:pydocs "Return a list of" --other-prompt "Return the name of"
     """
     arg.one_of(_PATCHES, patch=patch)
-    arg.at_least(0, top=top, seed=seed)
+    arg.at_least(0, top=top, seed=seed, generate=generate)
+    arg.at_least(1, restored=restored)
     given = arg.chat_or_text(prompt, chat=chat, messages=messages)
     alone = {"other_prompt": other_prompt, "for": target, "against": against, "chat": chat or None}
+    alone["generate"] = generate or None
     arg.one_prompt_or_file(given, prompts, **alone)
     condition = conditions.read_condition(fail_if, conditions.DIFF if prompts is None else conditions.DIFF_PROMPTS)
     rows = None if prompts is None else read_prompts(prompts)
@@ -76,10 +90,19 @@ def diff(
         check_second(rows, other, other_adapter)
     elif [other, other_adapter, other_prompt].count(None) != 2:
         raise OptionError("give one of --other, --other-adapter and --other-prompt")
+    two_prompts = other is None and other_adapter is None
+    check_restored(restored or 0, top, two_prompts=two_prompts, generate=generate)
+    if restored is None and save is not None:
+        raise OptionError("--save needs --restored K: how many of the first memories are put back")
+    if restored is not None and save is None and not generate:
+        raise OptionError("--restored needs --generate N or --save FOLDER: what is done with these memories")
     for name, adapter in ((model, opening.adapter), (other or model, other_adapter)):
         check_names(name, ModelOptions(adapter=adapter, tokenizer=opening.tokenizer))
     arg.check_atlases(atlas)
     from mnemoscope import attribution
+
+    if save is not None:
+        attribution.check_free(save)
     from mnemoscope.atlas import open_atlas
     from mnemoscope.models import load_model
     from mnemoscope.tracing import for_terminal
@@ -87,14 +110,14 @@ def diff(
     opened = None if atlas is None else open_atlas(atlas)
     with loading(model):
         loaded = load_model(model, dtype=dtype, device=device, **opening.keywords())
+        second = None if two_prompts else attribution.second_model(loaded, other, other_adapter)
     with reporting() as progress:
         how: dict[str, Any] = {"both": both, "patch": patch, "top": top, "atlas": opened, "seed": seed}
         if rows is not None:
             answer: attribution.PromptsDifference | attribution.RunDifference = attribution.diff_prompts(
                 loaded,
                 rows,
-                other=other,
-                other_adapter=other_adapter,
+                other=second,
                 progress=progress,
                 **how,
             )
@@ -103,11 +126,12 @@ def diff(
             answer = attribution.diff(
                 loaded,
                 given,
-                other=other,
-                other_adapter=other_adapter,
+                other=second,
                 other_prompt=other_turn(given, other_prompt),
                 target=target,
                 against=against,
+                generate=generate,
+                restored=(restored or 0) if generate else 0,
                 progress=progress,
                 **how,
             )
@@ -119,4 +143,10 @@ def diff(
         conditions.print_facts(facts)
         with for_terminal(terminal_columns()):
             print_shown(answer.text())
+    if save_list is not None:
+        answer.save_list(save_list)
+    if second is not None and restored is not None and save is not None:
+        if not (names := answer.towards(restored)):
+            raise OptionError(f"no memory pushed towards the second's answer, so that {save} is not written")
+        attribution.restore(second, loaded, names, save=save)
     conditions.fail_where(condition, facts)

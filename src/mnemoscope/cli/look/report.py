@@ -22,7 +22,7 @@ def report(
     memories: Annotated[
         str | None,
         typer.Option(
-            metavar="L0.M1,...|N",
+            metavar="L3,L5.M0-19|@FILE|N",
             help="With --browse: the memories with a page; N: so many of each layer.",
             show_default="the striking",
         ),

@@ -13,6 +13,7 @@ from mnemoscope.errors import OptionError
 from mnemoscope.foundation.options.search_fields import USUAL_FIELDS, check_search_fields
 
 if TYPE_CHECKING:
+    from mnemoscope.foundation.options.named_memories import Listed
     from mnemoscope.search import Index
 
 _BY_TOKEN = {
@@ -49,6 +50,7 @@ def search(
     ] = None,
     limit: Annotated[int, typer.Option(metavar="N", help="How many to show.")] = 20,
     offset: Annotated[int, typer.Option(metavar="N", help="How many to skip first.")] = 0,
+    save_list: arg.SaveList = None,
     json: arg.Json = False,
 ) -> None:
     """Find memories by text, or by a token.
@@ -65,6 +67,8 @@ def search(
     arg.at_least(0, offset=offset)
     searches = {"promotes": promotes, "demotes": demotes, "fires": fires_on, "tokens like": tokens_like, "text": text}
     names = [name for name, value in searches.items() if value is not None]
+    if save_list is not None and tokens_like is not None:
+        raise OptionError("--save-list is of memories, and --tokens-like finds tokens; leave one of them out")
     if len(names) != 1:
         raise OptionError(
             f"{len(names)} searches were asked for; give one of TEXT, --promotes, --demotes, --fires-on, --tokens-like"
@@ -86,16 +90,25 @@ def search(
     with reporting() as progress, open_index(atlas, progress=progress) as index:
         kind, sought = names[0], searches[names[0]] or ""
         if kind == "text":
-            _search_text(index, sought, fields, page, as_json=json)
+            found = _search_text(index, sought, fields, page, as_json=json)
         elif kind == "tokens like":
             _search_tokens(index, sought, limit, as_json=json)
+            return
         else:
-            _search_token(index, sought, kind, page, as_json=json)
+            found = _search_token(index, sought, kind, page, as_json=json)
+        if save_list is not None:
+            from mnemoscope.foundation.options.named_memories import save_list as write
+
+            origin = index.atlas.made_by(search=kind, text=sought, **page)
+            write(save_list, found, model=mined.spec, made_by=origin)
 
 
-def _search_text(index: "Index", text: str, fields: tuple[str, ...], page: dict[str, Any], *, as_json: bool) -> None:
+def _search_text(
+    index: "Index", text: str, fields: tuple[str, ...], page: dict[str, Any], *, as_json: bool
+) -> "list[Listed]":
     result = index.search(text, fields=fields, **page)
     lacking = [field for field in fields if field in index.missing_fields]
+    found: list[Listed] = [(str(hit.memory), -1 if hit.field == "bottom" else 1, hit.score) for hit in result.hits]
     if as_json:
         counted = {"total": result.total, "totals": result.totals, "exact": result.exact, "lacking": lacking}
         counted["notes"] = result.notes
@@ -103,7 +116,7 @@ def _search_text(index: "Index", text: str, fields: tuple[str, ...], page: dict[
         hits = [row | memories for row, memories in zip(_rows(result.hits), firing, strict=True)]
         origin = index.atlas.made_by(text=text, fields=fields, **page)
         emit({"text": text, **counted, "offset": page["offset"], "hits": hits, "made_by": origin})
-        return
+        return found
     counts = ", ".join(f"{count:,} in {field}" for field, count in result.totals.items())
     named = "hit" if result.total == 1 else "hits"
     sure = "" if result.exact else " (a common text: only the strongest triggers of every memory are counted)"
@@ -119,6 +132,7 @@ def _search_text(index: "Index", text: str, fields: tuple[str, ...], page: dict[
     notes = [*result.notes, *(f"{index.atlas.path} has no {field} yet" for field in lacking)]
     notes += _count_more(result.total, len(rows), page)
     _print(f"{result.total:,} {named}; memories: {counts}{sure}", ("memory", "field", "found", ""), rows, notes)
+    return found
 
 
 def _rows(hits: Iterable[Any]) -> list[dict[str, Any]]:
@@ -130,7 +144,7 @@ def _count_more(total: int, shown: int, page: dict[str, Any]) -> list[str]:
     return [f"and {total - end:,} more (--offset {end} goes on)"] if total > end else []
 
 
-def _search_token(index: "Index", token: str, kind: str, page: dict[str, Any], *, as_json: bool) -> None:
+def _search_token(index: "Index", token: str, kind: str, page: dict[str, Any], *, as_json: bool) -> "list[Listed]":
     verb, place = _BY_TOKEN[kind]
     tokens, total = index.token(token), index.count(token, kind=kind, layers=page["layers"])
     why = "" if token in (tokens[0].text, tokens[0].shown) else "no token reads"
@@ -141,12 +155,14 @@ def _search_token(index: "Index", token: str, kind: str, page: dict[str, Any], *
     fires = kind == "fires"
     hits = index.firing_on(sought, **page) if fires else index.promoting(sought, bottom=kind == "demotes", **page)
     listed = _rows(hits)
+    weight, sign = "triggers" if fires else "score", -1 if kind == "demotes" else 1
+    found: list[Listed] = [(row["memory"], sign, row[weight]) for row in listed]
     if as_json:
         named = [asdict(token) for token in tokens]
         listing = {"total": total, "offset": page["offset"], "hits": listed}
         origin = index.atlas.made_by(token=token, search=kind, **page)
         emit({"search": kind, "tokens": named, "near": bool(why), **listing, "made_by": origin})
-        return
+        return found
     rows: list[tuple[str, ...]] = []
     if fires:
         columns = ["memory", ">triggers", ">best rank"]
@@ -161,6 +177,7 @@ def _search_token(index: "Index", token: str, kind: str, page: dict[str, Any], *
     headline = f"{total:,} {memories} {verb} {tokens[0].shown}"
     headline += f" ({why} {token!r}; this is the only near one)" if why else ""
     _print(headline, columns, rows, _count_more(total, len(listed), page))
+    return found
 
 
 def _search_tokens(index: "Index", text: str, limit: int, *, as_json: bool) -> None:

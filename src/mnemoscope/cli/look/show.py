@@ -1,7 +1,7 @@
 """`mnemoscope show`: one memory in the terminal; `mnemoscope verify`: whether an atlas is complete and unchanged."""
 
 from contextlib import suppress
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -9,10 +9,21 @@ from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.runner import emit
 from mnemoscope.errors import AtlasDamaged
 
+if TYPE_CHECKING:
+    from mnemoscope.atlas import Atlas
+    from mnemoscope.foundation.memory_names import MemoryId
+
 
 def show(
     atlas: arg.AtlasFolder,
-    memory: Annotated[str, typer.Argument(metavar="MEMORY", help="Such as L10.M222.", show_default=False)],
+    memory: Annotated[
+        str,
+        typer.Argument(
+            metavar="MEMORY",
+            help="Such as L10.M222; several: L5.M0-19,L6.M1 or @FILE, a saved list.",
+            show_default=False,
+        ),
+    ],
     limit: Annotated[int, typer.Option(metavar="N", help="Prefixes to show of each sign (--json gives all).")] = 20,
     json: arg.Json = False,
 ) -> None:
@@ -27,13 +38,34 @@ def show(
     """
     arg.at_least(1, limit=limit)
     from mnemoscope.foundation.memory_names import MemoryId
+    from mnemoscope.foundation.options.named_memories import NamedMemories
 
-    name = MemoryId.parse(memory)
-    arg.memories_of(atlas).number(name)
+    one = MemoryId.is_one(memory)
+    named = NamedMemories.parse(memory)
+    mined = arg.memories_of(atlas)
+    names = [MemoryId.parse(memory)] if one else named.of(mined)
+    mined.number(names[0])
     from mnemoscope.atlas import open_atlas
 
     opened = open_atlas(atlas)
-    shown = opened[name]
+    documents = []
+    for number, name in enumerate(names):
+        tables = _tables(opened, name)
+        if json:
+            documents.append({"memory": str(name), **_document(tables)})
+            continue
+        from mnemoscope.cli.drawing import draw_memory
+
+        print("\n" if number else "", end="")
+        draw_memory(opened, name, tables, limit=limit)
+    if json:
+        about = {"atlas": str(atlas), "part": opened.manifest.get("part"), "made_by": opened.made_by(memory=memory)}
+        emit({**(documents[0] if one else {"memories": documents}), **about})
+
+
+def _tables(opened: "Atlas", memory: "MemoryId") -> dict[str, Any]:
+    """Everything that the atlas has of a memory."""
+    shown = opened[memory]
     tables: dict[str, Any] = {"triggers": shown.triggers(sign=None), "activity": shown.activity()}
     if opened.manifest.part is None:
         tables |= {"value": shown.value(), "neighbours": shown.neighbours()}
@@ -46,16 +78,13 @@ def show(
         if opened.has("token_activations", layer=shown.id.layer):
             tables["token_activations"] = shown.token_activations()
         tables |= shown.through_lenses()
-    if json:
-        single = ("value", "activity", "importance")
-        lists = {name: table.to_dicts() for name, table in tables.items()}
-        rows = {name: next(iter(one), None) if name in single else one for name, one in lists.items()}
-        about = {"memory": str(shown.id), "atlas": str(atlas), "part": opened.manifest.get("part")}
-        emit({**about, **rows, "made_by": opened.made_by(memory=str(shown.id))})
-        return
-    from mnemoscope.cli.drawing import draw_memory
+    return tables
 
-    draw_memory(opened, shown.id, tables, limit=limit)
+
+def _document(tables: dict[str, Any]) -> dict[str, Any]:
+    single = ("value", "activity", "importance")
+    lists = {name: table.to_dicts() for name, table in tables.items()}
+    return {name: next(iter(one), None) if name in single else one for name, one in lists.items()}
 
 
 def verify(

@@ -25,7 +25,8 @@ def trace(
             "--set",
             metavar="CHANGE",
             help="L10.M222=0 sets an activation (coefficient), L10.M222*2 scales it; at the last position:"
-            " L10.M222=0@last; from position 5 on: L10.M222=0@5. May be given several times; shows before and after.",
+            " L10.M222=0@last; from position 5 on: L10.M222=0@5; of many: L3=0, L5.M0-19=0, @FILE=0 (a saved list)."
+            " May be given several times; shows before and after.",
             show_default=False,
         ),
     ] = None,
@@ -76,7 +77,7 @@ def trace(
     from mnemoscope.foundation.memory_changes import interventions_of
 
     check_names(model, opening)
-    parsed = interventions_of(changes)
+    interventions_of(changes)  # a wrong one is told before the model is loaded
     if out is not None:
         from mnemoscope.show.figures import figure1 as pictures
 
@@ -86,7 +87,7 @@ def trace(
 
     with loading(model):
         loaded = load_model(model, dtype=dtype, device=device, **opening.keywords())
-    asked = loaded.prompt_text(given, whole=whole)
+    asked, parsed = loaded.prompt_text(given, whole=whole), interventions_of(changes, of=loaded)
     script = tracing.as_python(model, asked, parsed, opening=opening)
     drawn = {}
     if figure1 is not None and out is not None:

@@ -76,3 +76,14 @@ def check_second(prompts: Sequence[PromptRow], other: object, other_adapter: obj
     if any(("other_prompt" in row) != alone for row in prompts):
         raise OptionError("every prompt has an other_prompt, or --other or --other-adapter is given: one of the two")
     return alone
+
+
+def check_restored(restored: int, top: int, *, two_prompts: bool, generate: int = 0) -> None:
+    """Raises OptionError for memories that cannot be set back."""
+    if two_prompts and (restored or generate):
+        raise OptionError("--generate and --restored are for two models (--other, --other-adapter), not two prompts")
+    if not 0 <= restored <= top or generate < 0:
+        raise OptionError(
+            f"restored={restored}, generate={generate} is not possible; take 0 or more, and at most the {top} memories"
+            " that are listed (top)"
+        )
