@@ -8,6 +8,7 @@ the order of sums.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -128,24 +129,33 @@ def _texts_in(texts: Any) -> list[Prompt]:
 
 
 def _numbers_of(model: LanguageModel, layers: Iterable[int] | None, memories: Memories) -> Numbers:
-    every = {layer: model.numbering(layer) for layer in (range(model.sizes.layers) if layers is None else layers)}
+    asked = range(model.sizes.layers) if layers is None else [layers] if isinstance(layers, int) else layers
+    try:
+        every = {layer: model.numbering(layer) for layer in map(index, asked)}
+    except TypeError:
+        raise OptionError(f"layers={layers!r:.60} is not possible; give a list of numbers") from None
     if memories is None:
         chosen = {layer: dict.fromkeys(range(numbering.count)) for layer, numbering in every.items()}
     else:
         chosen = {}
-        for one in [memories] if isinstance(memories, str | MemoryId | int) else memories:
-            if isinstance(one, str | MemoryId):
-                name = MemoryId.parse(one) if isinstance(one, str) else one
+        for one in memories if isinstance(memories, Iterable) and not isinstance(memories, str) else [memories]:
+            name: Any = getattr(one, "id", one)  # of an atlas's memory
+            name = MemoryId.parse(name) if isinstance(name, str) else name
+            if isinstance(name, MemoryId):
                 if layers is not None and name.layer not in every:
                     raise OptionError(f"{name} is in none of the layers {list(every)}; name its layer, or no layers")
                 found = {name.layer: model.numbering(name.layer).number(name)}
+            elif isinstance(name, int | np.integer):
+                found = {
+                    layer: int(name) if 0 <= name < numbering.count else None for layer, numbering in every.items()
+                }
             else:
-                found = {layer: one if 0 <= one < numbering.count else None for layer, numbering in every.items()}
+                raise MemoryIdError(f"{one!r:.60} does not name a memory; write one as L10.M222, or give its number")
             for layer, number in found.items():
                 if number is None:
                     has = model.numbering(layer).range_text()
                     raise MemoryIdError(f"memory {one} is not in layer {layer} of {model.spec}, which has {has}")
-                chosen.setdefault(layer, {})[int(number)] = None
+                chosen.setdefault(layer, {})[number] = None
     if not chosen:
         raise OptionError("layers or memories names none; name one or more, or leave it out for all")
     return {layer: tuple(numbers) for layer, numbers in chosen.items()}
