@@ -7,6 +7,7 @@ import gc
 import tracemalloc
 from collections.abc import Callable, Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -179,14 +180,15 @@ def test_some_memories_are_columns_of_all(case: Any) -> None:
     whole = model.coefficients(texts, as_arrays=True)
     last = model.sizes.memories[1] - 1
     names = [str(model.numbering(1).name(1, last)), model.numbering(0).name(0, 3), model.numbering(1).name(1, 0)]
-    found = model.coefficients(texts, memories=iter(names), as_arrays=True)
+    named = SimpleNamespace(id=names[1])  # as the memories of an atlas
+    found = model.coefficients(texts, memories=iter([names[0], named, names[2]]), as_arrays=True)
     assert found.memories == {1: (last, 0), 0: (3,)}
     assert np.array_equal(found[1], whole[1][..., [last, 0]], equal_nan=True)
     assert np.array_equal(found[0], whole[0][..., [3]], equal_nan=True)
     frame = model.coefficients(texts[0], memories=names)
     assert frame.select("layer", "memory").unique(maintain_order=True).rows() == [(1, last), (1, 0), (0, 3)]
     near(frame.filter(layer=0)["coefficient"].to_numpy(), whole[0][0, : len(whole.tokens[0]), 3])
-    numbers = model.coefficients(texts, [1, 0], memories=[5, 2], as_arrays=True)
+    numbers = model.coefficients(texts, [1, 0], memories=np.array([5, 2]), as_arrays=True)
     assert numbers.memories == {1: (5, 2), 0: (5, 2)}
     assert np.array_equal(numbers[0], whole[0][..., [5, 2]], equal_nan=True)
 
@@ -298,12 +300,16 @@ def test_chats_and_texts_stand_side_by_side() -> None:
         ([], {}, OptionError, "is neither a text nor a list of texts"),
         ({"role": "user"}, {}, OptionError, "is neither a text nor a list of texts"),
         ("a", {"layers": [7]}, MemoryIdError, "layer 7 does not exist; the model has layers 0 to 1"),
-        ("a", {"layers": []}, OptionError, "layers names none"),
-        ("a", {"memories": []}, OptionError, "memories names none"),
+        ("a", {"layers": []}, OptionError, "layers or memories names none"),
+        ("a", {"memories": []}, OptionError, "layers or memories names none"),
         ("a", {"memories": "L1.M99"}, MemoryIdError, "memory L1.M99 is not in layer 1 of .*, which has memories 0-23"),
         ("a", {"memories": [99]}, MemoryIdError, "memory 99 is not in layer 0"),
         ("a", {"memories": [-1]}, MemoryIdError, "memory -1 is not in layer 0"),
         ("a", {"memories": "L9.M0"}, MemoryIdError, "layer 9 does not exist"),
+        ("a", {"layers": "0-1"}, OptionError, "layers='0-1' is not possible; give a list of numbers"),
+        ("a", {"layers": [0.5]}, OptionError, "layers=.* is not possible"),
+        ("a", {"memories": [1.5]}, MemoryIdError, "1.5 does not name a memory; write one as L10.M222, or give"),
+        ("a", {"memories": [None]}, MemoryIdError, "None does not name a memory"),
         ("a", {"memories": "M0"}, MemoryIdError, "'M0' does not name a memory"),
         ("a", {"memories": "L1.M0", "layers": [0]}, OptionError, r"L1.M0 is in none of the layers \[0\]"),
         ("a", {"at": "first"}, OptionError, "at='first' is not known; choose all, last"),

@@ -1,7 +1,6 @@
 """What `coefficients` and `capture` of a model return as arrays. Holds numbers, and reads none."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,30 +9,27 @@ from numpy.typing import NDArray
 Floats32 = NDArray[np.float32]
 
 
-@dataclass(frozen=True, repr=False)
-class TextArrays(Mapping[Any, Floats32]):
+class TextArrays(dict[Any, Floats32]):
     """The arrays of some texts by layer, `found[3]`, or by stream and layer, `found["residual", 3]`; float32.
 
     `axes` names theirs: `text`, `position`, then `memory` or `hidden`; there is no `position` where one was asked for,
     or where they were reduced. Beyond the end of a text stands NaN. `tokens` are each text's, as text, of which the
-    first has the position `firsts` (below 0 in a chat). `memories` are the numbers along the last axis, by layer.
+    first has the position `firsts` (below 0 in a chat). `memories` are the numbers along the last axis, by layer;
+    `made_by` says where all of it comes from.
     """
 
-    axes: tuple[str, ...]
-    arrays: Mapping[Any, Floats32]
-    tokens: tuple[tuple[str, ...], ...]
-    firsts: tuple[int, ...]
-    memories: Mapping[int, tuple[int, ...]]
-    made_by: Mapping[str, Any]
-
-    def __getitem__(self, key: Any) -> Floats32:
-        return self.arrays[key]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.arrays)
-
-    def __len__(self) -> int:
-        return len(self.arrays)
+    def __init__(
+        self,
+        arrays: Mapping[Any, Floats32],
+        *,
+        axes: tuple[str, ...],
+        tokens: tuple[tuple[str, ...], ...],
+        firsts: tuple[int, ...],
+        memories: Mapping[int, tuple[int, ...]],
+        made_by: Mapping[str, Any],
+    ) -> None:
+        super().__init__(arrays)
+        self.axes, self.tokens, self.firsts, self.memories, self.made_by = axes, tokens, firsts, memories, made_by
 
     def __repr__(self) -> str:
         shapes = ", ".join(f"{key!r}: {array.shape}" for key, array in list(self.items())[:3])

@@ -12,11 +12,16 @@ from mnemoscope.foundation.options.search_fields import USUAL_FIELDS
 from mnemoscope.foundation.progress import Progress
 from mnemoscope.search.index import open_index
 
-By = Literal["text", "promotes", "demotes", "fires"]
-_TEXT = {"memory": pl.String, "field": pl.String, "text": pl.String, "score": pl.Float64, "count": pl.Int64}
-_TEXT |= {"rank": pl.Int64, "detail": pl.String, "memories": pl.List(pl.String), "sentence": pl.Int64}
-_VALUE = {"memory": pl.String, "rank": pl.Int64, "probability": pl.Float64, "score": pl.Float64}
-_FIRES = {"memory": pl.String, "triggers": pl.Int64, "rank": pl.Int64}
+Names = pl.List(pl.String)
+_TEXT: dict[str, Any] = {"memory": str, "field": str, "text": str, "score": float, "count": int, "rank": int}
+_TEXT |= {"detail": str, "memories": Names, "sentence": int}
+_VALUE: dict[str, Any] = {"memory": str, "rank": int, "probability": float, "score": float}
+_SCHEMAS = {
+    "text": _TEXT,
+    "promotes": _VALUE,
+    "demotes": _VALUE,
+    "fires": {"memory": str, "triggers": int, "rank": int},
+}
 
 
 class FoundFrame(pl.DataFrame):
@@ -31,7 +36,7 @@ def search(
     fields: str | Sequence[str] | None = None,
     limit: int = 20,
     *,
-    by: By = "text",
+    by: Literal["text", "promotes", "demotes", "fires"] = "text",
     layers: Sequence[int] | None = None,
     progress: bool | Progress = True,
 ) -> FoundFrame:
@@ -43,23 +48,22 @@ def search(
     value `promotes` or `demotes` it (`memory`, `rank`, `probability`, `score`), or which it `fires` (`memory`,
     `triggers`, `rank`). Raises SearchError, OptionError, MemoryIdError for a layer, and what opening an atlas raises.
     """
-    named = (fields,) if isinstance(fields, str) else fields
+    if by not in _SCHEMAS or (by != "text" and fields is not None):
+        about = f"by={by!r}, fields={fields!r} is not possible"
+        raise OptionError(f"{about}; by is {', '.join(_SCHEMAS)}, and fields go with text")
     page: Any = {"limit": limit, "layers": layers}
-    if by not in ("text", "promotes", "demotes", "fires") or (by != "text" and named is not None):
-        raise OptionError(
-            f"by={by!r}, fields={fields!r} is not possible; by is text, promotes, demotes or fires, and fields go with"
-            " text"
-        )
     with open_index(atlas, progress=progress) as index:
         if by == "text":
-            chosen = tuple(USUAL_FIELDS if named is None else named)
-            hits: Sequence[Any] = index.search(text, fields=chosen, **page).hits
-            page["fields"], schema = chosen, _TEXT
-        elif by == "fires":
-            hits, schema = index.firing_on(text, **page), _FIRES
+            page["fields"] = USUAL_FIELDS if fields is None else (fields,) if isinstance(fields, str) else tuple(fields)
+            hits: Sequence[Any] = index.search(text, **page).hits
         else:
-            hits, schema = index.promoting(text, bottom=by == "demotes", **page), _VALUE
-        found = FoundFrame([[_cell(hit, name) for name in schema] for hit in hits], schema=schema, orient="row")
+            hits = (
+                index.firing_on(text, **page)
+                if by == "fires"
+                else index.promoting(text, bottom=by == "demotes", **page)
+            )
+        rows = [[_cell(hit, name) for name in _SCHEMAS[by]] for hit in hits]
+        found = FoundFrame(rows, schema=_SCHEMAS[by], orient="row")
         found.made_by = index.atlas.made_by(text=text, by=by, **page)
         return found
 

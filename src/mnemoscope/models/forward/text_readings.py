@@ -5,10 +5,10 @@ larger than the result. Positions of different texts do not meet, so every numbe
 the order of sums.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -31,8 +31,8 @@ from mnemoscope.models.object_state import hold_model
 from mnemoscope.models.text_arrays import Floats32, TextArrays
 
 Ints = NDArray[np.int64]
-Put = Callable[[Ints, Floats32], None]
-"""Takes numbers `[row, position, entry]` of these texts."""
+Numbers = dict[int, tuple[int, ...]]
+"""Of memories, by layer."""
 REDUCED = ("mean", "max", "last")
 STREAMS = ("residual", "attention", "ffn_input", "ffn_output", "ffn_update", "layer_output")
 
@@ -41,44 +41,34 @@ class _AskedTexts:
     """The tokens of the texts, the batches that they make, and which of their positions are asked about."""
 
     def __init__(self, model: LanguageModel, texts: Texts, at: At, reduce: str | None) -> None:
-        whole = isinstance(at, int) and not isinstance(at, bool)
-        if not whole and at not in ("all", "last"):
+        if isinstance(at, bool) or not (isinstance(at, int) or at in ("all", "last")):
             raise OptionError(f"at={at!r} is not known; choose all, last, or the number of a position")
-        if reduce is not None and reduce not in REDUCED:
+        if reduce not in (None, *REDUCED):
             raise OptionError(f"reduce={reduce!r} is not known; choose {', '.join(REDUCED)}, or None")
-        at, self._reduce = ("last" if (at, reduce) == ("all", "last") else at), reduce
-        self.model, self.single = model, _is_prompt(texts)
+        self.model, self.single, self.reduce = model, _is_prompt(texts), reduce
         self.prompts: list[str] = []
         self.tokens: list[list[int]] = []
         places: list[int] = []
-        given: list[Any] = [texts] if self.single else _listed(texts)
+        given: list[Any] = [texts] if self.single else _texts_in(texts)
         for number, text in enumerate(given):
             try:
                 prompt = model.prompt_text(text)
-                tokens = model.prompt_tokens(prompt)
-                if at != "all":
-                    asked, first = (None if at == "last" else int(at)), first_position(prompt)
-                    places.append(choose_position(len(tokens), asked, first=first, own=own_tokens(prompt)))
+                tokens, first, own = model.prompt_tokens(prompt), first_position(prompt), own_tokens(prompt)
+                places.append(choose_position(len(tokens), at if isinstance(at, int) else None, first=first, own=own))
             except PromptError as error:
                 raise error if self.single else PromptError(f"texts[{number}] cannot be read: {error}") from None
             self.prompts.append(prompt)
             self.tokens.append(tokens)
-        self.lengths = np.array([len(one) for one in self.tokens], np.int64)
-        self._places = None if at == "all" else np.array(places, np.int64)
+        self.lengths = np.array(list(map(len, self.tokens)), np.int64)
+        self._places = None if at == "all" and reduce != "last" else np.array(places, np.int64)
+        self.whole = self._places is None and reduce is None
+        """Whether all positions are asked for, each by itself."""
+        self.counts = self.lengths if self.whole else np.ones_like(self.lengths)
         self.firsts = tuple(map(first_position, self.prompts))
-        self.is_reduced = reduce is not None
-        self.counts = self.lengths if self._places is None and not self.is_reduced else np.ones_like(self.lengths)
-        """How many numbers of an entry a text gives."""
-        self.axes = ("text", "position") if self._places is None and not self.is_reduced else ("text",)
-        self.origin = made_by(
-            model=model.fingerprint,
-            atlas=None,
-            options={"texts": [as_written(one) for one in self.prompts], "at": at, "reduce": reduce},
-            seed=None,
-        )
+        self._options = {"texts": list(map(as_written, self.prompts)), "at": at, "reduce": reduce}
 
     def positions(self, number: int) -> NDArray[np.int32]:
-        """Which positions of a text stand in the result, counted from its first token, if they are not reduced."""
+        """The positions of a text that stand in the result, counted from its first token."""
         places = np.arange(self.lengths[number]) if self._places is None else self._places[number : number + 1]
         return places.astype(np.int32)
 
@@ -87,88 +77,87 @@ class _AskedTexts:
         order = np.argsort(self.lengths, kind="stable")
         columns, area = self.model.reading.columns(self.lengths[order]), default_batch_tokens(self.model)
         for part in pack(columns, area=area, rows=area, apart=sides(self.model, columns)):
-            numbers = order[part]
-            yield numbers, pad([np.array(self.tokens[one]) for one in numbers.tolist()], self.model)
+            yield order[part], pad([np.array(self.tokens[one]) for one in order[part].tolist()], self.model)
 
-    def cut(self, numbers: Ints, tensor: Tensor, put: Put, what: str) -> None:
-        """Gives `put` what is asked of a batch's `tensor [batch, position, entry]`."""
-        reading, device = self.model.reading, tensor.device
+    def keep(self, numbers: Ints, tensor: Tensor, results: Sequence[Floats32], what: str) -> None:
+        """Puts what is asked of a batch's `tensor [batch, position, entry]` into the texts' results."""
+        reading, lengths, edges = self.model.reading, self.lengths[numbers], [0, len(numbers)]
         if self._places is not None:
-            columns = torch.from_numpy(reading.columns(self._places[numbers])).to(device)
-            pieces = [(numbers, tensor[torch.arange(len(numbers), device=device), columns][:, None])]
+            columns = torch.from_numpy(reading.columns(self._places[numbers])).to(tensor.device)
+            tensor = tensor[torch.arange(len(numbers), device=tensor.device), columns][:, None]
         else:
-            lengths = self.lengths[numbers]
-            edges = [0, *(np.flatnonzero(np.diff(lengths)) + 1).tolist(), len(lengths)]
-            pieces = [(numbers[a:b], tensor[a:b, reading.own(int(lengths[a]))]) for a, b in pairwise(edges)]
-        for rows, piece in pieces:
-            if self._reduce == "max":
+            edges[1:1] = (np.flatnonzero(np.diff(lengths)) + 1).tolist()
+        for a, b in pairwise(edges):  # rows of one length
+            piece = tensor[a:b] if self._places is not None else tensor[a:b, reading.own(int(lengths[a]))]
+            if self.reduce == "max":
                 piece = piece.amax(1, keepdim=True)
-            elif self._reduce == "mean":
+            elif self.reduce == "mean":
                 piece = piece.mean(1, keepdim=True, dtype=torch.float32)
             found = piece.float().cpu().numpy()
             if not np.isfinite(found).all():
                 raise NotFinite(f"{what} has NaN or infinite numbers for these texts; try --dtype float32")
-            put(rows, found)
+            for number, own in zip(numbers[a:b].tolist(), found, strict=True):
+                results[number][...] = own
 
-    def empty(self, width: int) -> Floats32:
-        """The array of a layer before it is filled."""
-        shape = (len(self.tokens), *([int(self.counts.max())] if "position" in self.axes else []), width)
-        return np.full(shape, np.nan, np.float32)
+    def empty(self, width: int) -> tuple[Floats32, list[Floats32]]:
+        """An array for all texts, and the parts of it that the texts fill."""
+        array = np.full((len(self.tokens), int(self.counts.max()), width), np.nan, np.float32)
+        parts = [own[:count] for own, count in zip(array, self.counts, strict=True)]
+        return array if self.whole else array[:, 0], parts
 
-    def put_into(self, array: Floats32) -> Put:
-        def put(numbers: Ints, found: Floats32) -> None:
-            if "position" in self.axes:
-                array[numbers, : found.shape[1]] = found
-            else:
-                array[numbers] = found[:, 0]
-
-        return put
-
-    def arrays(
-        self, entry: str, arrays: Mapping[Any, Floats32], memories: Mapping[int, tuple[int, ...]], **options: Any
-    ) -> TextArrays:
+    def arrays(self, entry: str, arrays: Mapping[Any, Floats32], memories: Numbers, **options: Any) -> TextArrays:
         texts = self.model.vocabulary()[0]
-        tokens = tuple(tuple(texts[token] for token in one) for one in self.tokens)
-        origin = self.origin | {"options": self.origin["options"] | options}
-        return TextArrays((*self.axes, entry), arrays, tokens, self.firsts, memories, origin)
+        return TextArrays(
+            arrays,
+            axes=("text", "position", entry) if self.whole else ("text", entry),
+            tokens=tuple(tuple(texts[token] for token in one) for one in self.tokens),
+            firsts=self.firsts,
+            memories=memories,
+            made_by=made_by(model=self.model.fingerprint, atlas=None, options=self._options | options, seed=None),
+        )
 
 
 def _is_prompt(texts: Any) -> bool:
-    chat = isinstance(texts, list | tuple) and len(texts) > 0 and isinstance(texts[0], Mapping)
-    return isinstance(texts, str) or chat
+    return isinstance(texts, str) or (isinstance(texts, list | tuple) and isinstance(next(iter(texts), 0), Mapping))
 
 
-def _listed(texts: Any) -> list[Prompt]:
-    listed = [] if isinstance(texts, Mapping) or not isinstance(texts, Iterable) else list(texts)
+def _texts_in(texts: Any) -> list[Prompt]:
+    listed = list(texts) if isinstance(texts, Iterable) and not isinstance(texts, Mapping) else []
     if not listed or not all(map(_is_prompt, listed)):
         raise OptionError(f"texts={texts!r:.60} is neither a text nor a list of texts; give one of them")
     return listed
 
 
-def _chosen(model: LanguageModel, layers: Iterable[int] | None, memories: Memories) -> dict[int, tuple[int, ...]]:
-    """The numbers of the memories asked for, by layer."""
-    every = dict.fromkeys(range(model.sizes.layers) if layers is None else map(int, layers))
-    counts = {layer: model.numbering(layer).count for layer in every}
-    if not every:
-        raise OptionError("layers names none; name one or more, or leave it out for all")
+def _numbers_of(model: LanguageModel, layers: Iterable[int] | None, memories: Memories) -> Numbers:
+    asked = range(model.sizes.layers) if layers is None else [layers] if isinstance(layers, int) else layers
+    try:
+        every = {layer: model.numbering(layer) for layer in map(index, asked)}
+    except TypeError:
+        raise OptionError(f"layers={layers!r:.60} is not possible; give a list of numbers") from None
     if memories is None:
-        return {layer: tuple(range(count)) for layer, count in counts.items()}
-    chosen: dict[int, dict[int, None]] = {}
-    for one in [memories] if isinstance(memories, str | MemoryId | int) else memories:
-        if isinstance(one, int | np.integer):
-            places = [(layer, int(one) if 0 <= one < count else None) for layer, count in counts.items()]
-        else:
-            name = one if isinstance(one, MemoryId) else MemoryId.parse(one)
-            if layers is not None and name.layer not in every:
-                raise OptionError(f"{name} is in none of the layers {list(every)}; name its layer, or no layers")
-            places = [(name.layer, model.numbering(name.layer).number(name))]
-        for layer, number in places:
-            if number is None:
-                has = model.numbering(layer).range_text()
-                raise MemoryIdError(f"memory {one} is not in layer {layer} of {model.spec}, which has {has}")
-            chosen.setdefault(layer, {})[number] = None
+        chosen = {layer: dict.fromkeys(range(numbering.count)) for layer, numbering in every.items()}
+    else:
+        chosen = {}
+        for one in memories if isinstance(memories, Iterable) and not isinstance(memories, str) else [memories]:
+            name: Any = getattr(one, "id", one)  # of an atlas's memory
+            name = MemoryId.parse(name) if isinstance(name, str) else name
+            if isinstance(name, MemoryId):
+                if layers is not None and name.layer not in every:
+                    raise OptionError(f"{name} is in none of the layers {list(every)}; name its layer, or no layers")
+                found = {name.layer: model.numbering(name.layer).number(name)}
+            elif isinstance(name, int | np.integer):
+                found = {
+                    layer: int(name) if 0 <= name < numbering.count else None for layer, numbering in every.items()
+                }
+            else:
+                raise MemoryIdError(f"{one!r:.60} does not name a memory; write one as L10.M222, or give its number")
+            for layer, number in found.items():
+                if number is None:
+                    has = model.numbering(layer).range_text()
+                    raise MemoryIdError(f"memory {one} is not in layer {layer} of {model.spec}, which has {has}")
+                chosen.setdefault(layer, {})[number] = None
     if not chosen:
-        raise OptionError("memories names none; name one or more, or leave it out for all")
+        raise OptionError("layers or memories names none; name one or more, or leave it out for all")
     return {layer: tuple(numbers) for layer, numbers in chosen.items()}
 
 
@@ -182,27 +171,26 @@ def read_text_coefficients(
     as_arrays: bool,
 ) -> Any:
     """`LanguageModel.coefficients`."""
-    with _held(model):
-        asked, chosen = _AskedTexts(model, texts, at, reduce), _chosen(model, layers, memories)
-        taken = {
-            layer: None if memories is None else torch.tensor(numbers, device=model.devices[layer])
-            for layer, numbers in chosen.items()
+    with hold_model(model), model.lock, torch.inference_mode():
+        asked, chosen = _AskedTexts(model, texts, at, reduce), _numbers_of(model, layers, memories)
+        frame = _Rows(asked, chosen)
+        empty = {
+            layer: asked.empty(len(numbers)) if as_arrays else frame.empty(layer) for layer, numbers in chosen.items()
         }
-        frame = None if as_arrays else _Rows(asked, chosen)
-        arrays = {layer: asked.empty(len(numbers)) for layer, numbers in chosen.items()} if as_arrays else {}
-        puts = {layer: asked.put_into(arrays[layer]) if frame is None else frame.put_into(layer) for layer in chosen}
         batch: list[Ints] = []
 
-        def keep(layer: int, coefficients: Tensor) -> None:
-            some = taken[layer]
-            found = coefficients if some is None else coefficients.index_select(2, some.to(coefficients.device))
-            asked.cut(batch[-1], found, puts[layer], f"layer {layer}")
+        def keep(layer: int, tensor: Tensor) -> None:
+            if memories is not None:
+                tensor = tensor.index_select(2, torch.tensor(chosen[layer], device=tensor.device))
+            asked.keep(batch[0], tensor, empty[layer][1], f"layer {layer}")
 
-        for numbers, ids in asked.batches():
-            batch[:] = [numbers]
-            with read_coefficients(model, keep, layers=chosen, own_thread=True):
+        with read_coefficients(model, keep, layers=chosen, own_thread=True):
+            for numbers, ids in asked.batches():
+                batch[:] = [numbers]
                 model.backbone(ids, stop_after=max(chosen))
-    return asked.arrays("memory", arrays, chosen) if frame is None else frame.frame()
+    if as_arrays:
+        return asked.arrays("memory", {layer: array for layer, (array, _) in empty.items()}, chosen)
+    return frame.frame()
 
 
 def capture_streams(
@@ -217,15 +205,15 @@ def capture_streams(
     wanted = list(dict.fromkeys([streams] if isinstance(streams, str) else streams))
     if unknown := [name for name in wanted or [""] if name not in STREAMS]:
         raise OptionError(f"{unknown[0]!r} is not a stream; the streams are {', '.join(STREAMS)}")
-    with _held(model):
-        asked, chosen = _AskedTexts(model, texts, at, reduce), list(_chosen(model, layers, None))
+    with hold_model(model), model.lock, torch.inference_mode():
+        asked, chosen = _AskedTexts(model, texts, at, reduce), list(_numbers_of(model, layers, None))
         attention = [replace(one, weights=None) for one in find_attention(model)] if "attention" in wanted else []
         if lacking := [layer for layer in chosen if attention and not attention[layer].separable]:
             raise ModelUnsupported(
                 f"what attention adds in layer {lacking[0]} of {model.spec} cannot be told from its block; leave"
                 " attention out, or ask for other layers"
             )
-        arrays = {(name, layer): asked.empty(model.sizes.hidden) for name in wanted for layer in chosen}
+        empty = {(name, layer): asked.empty(model.sizes.hidden) for name in wanted for layer in chosen}
         entered: dict[tuple[int, str], Tensor] = {}
         batch: list[Ints] = []
 
@@ -240,66 +228,58 @@ def capture_streams(
                     tensor = entered.pop((layer, "sum"), block.residual).to(before.device) - before
                 else:
                     tensor = getattr(block, name)
-                put = asked.put_into(arrays[name, layer])
-                asked.cut(batch[-1], tensor, put, f"{name} of layer {layer}")
+                asked.keep(batch[0], tensor, empty[name, layer][1], f"{name} of layer {layer}")
 
-        for numbers, ids in asked.batches():
-            batch[:] = [numbers]
-            with (
-                read_attention(model, attention, note, own_thread=True),
-                read_blocks(model, keep, layers=chosen, own_thread=True),
-                Taps(own_thread=True) as taps,
-            ):
-                taps.leaves(model.layer(max(chosen)).block, reach)  # blocks behind the last one are not run
+        with (
+            read_attention(model, attention, note, own_thread=True),
+            read_blocks(model, keep, layers=chosen, own_thread=True),
+            Taps(own_thread=True) as taps,
+        ):
+            taps.leaves(model.layer(max(chosen)).block, reach)  # blocks behind the last one are not run
+            for numbers, ids in asked.batches():
+                batch[:] = [numbers]
                 model.backbone(ids)
-    return asked.arrays("hidden", arrays, {}, streams=wanted)
-
-
-@contextmanager
-def _held(model: LanguageModel) -> Iterator[None]:
-    with hold_model(model), model.lock, torch.inference_mode():
-        yield
+    return asked.arrays("hidden", {key: array for key, (array, _) in empty.items()}, {}, streams=wanted)
 
 
 class _Rows:
     """The rows of a frame: of each text in turn its layers, memories and positions."""
 
-    def __init__(self, asked: _AskedTexts, chosen: Mapping[int, tuple[int, ...]]) -> None:
+    def __init__(self, asked: _AskedTexts, chosen: Numbers) -> None:
         self._asked, self._chosen = asked, chosen
-        self._width = sum(map(len, chosen.values()))
-        ends = np.cumsum(asked.counts) * self._width
-        self._coefficients = np.empty(int(ends[-1]), np.float32)
-        self._of_text = np.split(self._coefficients, ends[:-1])
+        self._firsts = np.cumsum([0, *map(len, chosen.values())])
+        self._coefficients = np.empty(0, np.float32)
 
-    def put_into(self, layer: int) -> Put:
-        layers = list(self._chosen)
-        first = sum(len(self._chosen[one]) for one in layers[: layers.index(layer)])
-        columns = slice(first, first + len(self._chosen[layer]))
-
-        def put(numbers: Ints, found: Floats32) -> None:
-            for number, own in zip(numbers.tolist(), found, strict=True):
-                self._of_text[number].reshape(self._width, -1)[columns] = own.T
-
-        return put
+    def empty(self, layer: int) -> tuple[Floats32, list[Floats32]]:
+        width, place = self._firsts[-1], list(self._chosen).index(layer)
+        ends = np.cumsum(self._asked.counts) * width
+        if not len(self._coefficients):
+            self._coefficients = np.empty(ends[-1], np.float32)
+        rows = slice(self._firsts[place], self._firsts[place + 1])
+        texts = np.split(self._coefficients, ends[:-1])
+        return self._coefficients, [own.reshape(width, -1)[rows].T for own in texts]
 
     def frame(self) -> Any:
         import polars as pl  # mining does without
 
-        asked, counts = self._asked, self._asked.counts
-        layer = np.concatenate([np.full(len(one), layer, np.int16) for layer, one in self._chosen.items()])
-        memory = np.concatenate([np.array(one, np.int32) for one in self._chosen.values()])
+        asked, counts, width = self._asked, self._asked.counts, int(self._firsts[-1])
+
+        def each(of_text: Iterable[NDArray[Any]]) -> NDArray[Any]:
+            """Numbers of each text's positions, for each memory."""
+            return np.concatenate([np.tile(one, width) for one in of_text])
+
         columns: dict[str, Any] = {}
         if not asked.single:
-            number = np.repeat(np.arange(len(counts), dtype=np.uint32), counts * self._width)
-            columns["text"] = pl.Series([str(one) for one in asked.prompts], dtype=pl.String).gather(number)
-        for name, each in {"layer": layer, "memory": memory}.items():
-            columns[name] = np.concatenate([np.repeat(each, count) for count in counts])
-        if not asked.is_reduced:
-            places = [asked.positions(number) for number in range(len(counts))]
-            shifted = [one + first for one, first in zip(places, asked.firsts, strict=True)]
-            columns["position"] = np.concatenate([np.tile(one, self._width) for one in shifted]).astype(np.int32)
-            ids = [np.array(tokens)[one] for tokens, one in zip(asked.tokens, places, strict=True)]
-            texts = pl.Series(asked.model.vocabulary()[0], dtype=pl.String)
-            columns["token"] = texts.gather(np.concatenate([np.tile(one, self._width) for one in ids]))
+            number = np.repeat(np.arange(len(counts), dtype=np.uint32), counts * width)
+            columns["text"] = pl.Series(list(map(str, asked.prompts)), dtype=pl.String).gather(number)
+        layer = np.repeat(np.array(list(self._chosen), np.int16), list(map(len, self._chosen.values())))
+        memory = np.concatenate([np.array(one, np.int32) for one in self._chosen.values()])
+        for name, of_memory in {"layer": layer, "memory": memory}.items():
+            columns[name] = np.concatenate([np.repeat(of_memory, count) for count in counts])
+        if asked.reduce is None:
+            places = list(map(asked.positions, range(len(counts))))
+            columns["position"] = each(one + np.int32(first) for one, first in zip(places, asked.firsts, strict=True))
+            ids = each(np.array(tokens)[one] for tokens, one in zip(asked.tokens, places, strict=True))
+            columns["token"] = pl.Series(asked.model.vocabulary()[0], dtype=pl.String).gather(ids)
         columns["coefficient"] = pl.Series(pa.array(self._coefficients))
         return pl.DataFrame(columns)
