@@ -4,7 +4,8 @@
 
 The texts are made up, of one length, and stand in the same batches both times. The bare forward is transformers' own,
 of the blocks without the head; `with_head` is the model's own, of all logits. Each round takes the three on a share of
-the texts in turn; given are the medians of the rounds' ratios, and how much memory grew beside the model.
+the texts in turn; given are the medians of the rounds' ratios of processor time, which other work on the machine
+changes least (`OMP_WAIT_POLICY=PASSIVE`, so that waiting costs none), and how much memory grew beside the model.
 """
 
 import argparse
@@ -72,9 +73,9 @@ def main() -> None:
         some = texts[number % PARTS :: PARTS]
         order = list(ways) if number % 2 == 0 else list(ways)[::-1]
         for name in order:
-            began = time.perf_counter()
+            began = time.process_time()
             ways[name](some)
-            seconds[name].append(time.perf_counter() - began)
+            seconds[name].append(time.process_time() - began)
     grew = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
 
     def ratio(name: str, of: str) -> float:
