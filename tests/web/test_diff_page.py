@@ -230,3 +230,49 @@ def test_a_second_model_that_cannot_be_compared_is_refused_in_one_line(
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1), err
     assert sentence in err
+
+
+def test_beside_each_number_the_second_writes_with_so_many_set_back(reader: TestClient, folder: Path) -> None:
+    shown = page(reader, prompt="the cat", until="patched")
+    patched = data(reader, prompt="the cat", until="patched")["difference"]["patched"]
+    ks = [one["k"] for one in patched if one["controls"]]
+    links = shown.links("restored=")
+    assert all(f"restored={k}&" in link and "generate=20" in link for k, link in zip(ks, links, strict=True))
+    written = reader.get(links[1])
+    assert written.status_code == 200
+    assert "The second, with 2 memories set back where they part and behind, writes" in Parts(written.text).text
+    base = ms.load_model(str(folder / "base"))
+    expected = ms.diff(base, "the cat", other_adapter=folder / "lora", generate=4, restored=2).to_dict()["written"][2]
+    found = data(reader, prompt="the cat", generate=4, restored=2)["generation"]
+    assert found["set_back"] == expected
+    assert set(data(reader, prompt="the cat", generate=4)["generation"]) == {"first", "second"}
+    two = data(reader, **ASKED, other="the old", generate=4, restored=2)
+    assert "set_back" not in two["generation"]
+    assert page(reader, **ASKED, other="the old", until="patched").links("restored=") == []
+    refused(reader, "/diff", {"prompt": "the cat", "restored": 257}, said="Restored: ")
+
+
+def test_the_second_model_is_traced_by_a_switch(reader: TestClient, alone: TestClient, folder: Path) -> None:
+    second = ms.load_model(str(folder / "base"), adapter=str(folder / "lora"))
+    asked = {"prompt": "the cat", "of": "second"}
+    found = reader.get("/trace.json", params=asked).json()
+    assert found["trace"] == ms.trace(second, "the cat").to_dict()
+    assert found["trace"] != reader.get("/trace.json", params={"prompt": "the cat"}).json()["trace"]
+    assert "adapter=" in found["python"]
+    shown = Parts(reader.get("/trace", params=asked).text)
+    assert {at.get("value") for _, at in shown.found if at.get("name") == "of"} == {"second"}
+    current = [at["href"] for _, at in shown.found if at.get("aria-current") and "/trace?" in (at.get("href") or "")]
+    assert any("of=second" in link for link in current)
+    back = [link for link in shown.links("/trace?prompt=the+cat") if "of=" not in link]
+    assert reader.get(back[0]).status_code == 200
+    cause = reader.get("/trace/cause.json", params={**asked, "until": "attributions"}).json()["attribution"]
+    expected = ms.attribute(second, "the cat", by="attribution").to_dict()
+    assert cause["difference"] == expected["difference"]
+    assert [row["memory"] for row in cause["memories"]] == [row["memory"] for row in expected["memories"]]
+    steps = Parts(reader.get("/trace/cause", params={**asked, "until": "attributions"}).text)
+    assert any("of=second" in link for link in steps.links("/trace/cause"))
+    assert "adapter=" in reader.get("/trace.py", params=asked).text
+    changed = reader.get("/trace.json", params={**asked, "set": "L0.M1=0"}).json()["comparison"]
+    assert changed["interventions"] == ["L0.M1=0"]
+    refused(alone, "/trace", {"prompt": "the cat", "of": "second"}, said="there is no second model here")
+    refused(reader, "/trace", {"prompt": "the cat", "of": "third"}, said="Of: ")

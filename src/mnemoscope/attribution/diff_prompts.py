@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypedDict
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.attribution.ablations import powers
@@ -39,16 +40,16 @@ class MedianPatched(TypedDict):
     control_recovered: float | None
 
 
-class HeldOut(TypedDict):
+class Repaired(TypedDict):
     """Shares of the held-out prompts where, with `k` memories of the other half set back, the second's answer is gone,
     and where it is the first's; and of other prompts, on which both agree, whose answer changed. Beside them controls.
     """
 
     k: int
-    gone: float
-    as_first: float
+    gone: float | None
+    as_first: float | None
     changed: float | None
-    control_gone: float
+    control_gone: float | None
     control_changed: float | None
 
 
@@ -56,8 +57,7 @@ class HeldOut(TypedDict):
 class PromptsDifference(Explanation):
     """Means over the `prompts` that part, with bootstrap intervals over them: `parts` and `memories` (of a memory its
     changes at all positions). `patched` are medians; `turned` is the share of prompts that at most 256 memories turn.
-    `held_out` is what memories found on the first of the `halves` do on the second, and to the `others`, which never
-    part.
+    `held_out` is what memories found on the first of the `halves` do on the second, and to prompts that never part.
     """
 
     names: tuple[str, str]
@@ -68,9 +68,8 @@ class PromptsDifference(Explanation):
     memories: Annotated[pl.DataFrame, "text memory +label? float change low high"]
     patched: tuple[MedianPatched, ...]
     turned: float
-    held_out: tuple[HeldOut, ...]
+    held_out: tuple[Repaired, ...]
     halves: tuple[int, int]
-    others: int
     made_by: dict[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
@@ -120,8 +119,8 @@ class PromptsDifference(Explanation):
         listed: Sequence[Mapping[str, Any]] = self.held_out
         rows = [[str(one["k"]), *(share_text(one[name]) for name in names)] for one in listed]
         found, held = self.halves
-        others = f"{self.others} prompts on which both agree" if self.others else "none, since both agree on no prompt"
-        return [f"Memories found on {found} prompts, on the other {held}; others: {others}", (columns, rows)]
+        about = f"Memories found on {found} prompts, set back on the other {held}, and on {self.never_parted} (others)"
+        return [f"{about} on which both agree:", (columns, rows)]
 
 
 @opens
@@ -151,9 +150,9 @@ def diff_prompts(
 
         asked, refused = ask_each(prompts, ask, report, "comparing")
         every = [one for _, one in asked]
-        held_out, halves, others = ((), (0, 0), 0) if second is model else _held_out(differ, asked, seed, report)
+        held_out, halves = ((), (0, 0)) if second is model else _held_out(differ, asked, seed, report)
     parted = [one for one in every if one.said is not None]
-    memories = _means([one.memories.group_by("memory").agg(pl.col(one.sorted_by).sum()) for one in parted], ["memory"])
+    memories = _memory_means(parted)
     memories = memories if both else memories.filter(pl.col("change") > 0)
     memories = memories.sort(pl.col("change").abs(), descending=True, maintain_order=True).head(top)
     memories = memories.sort("change", descending=True, maintain_order=True)
@@ -168,7 +167,6 @@ def diff_prompts(
         sum(one.turns_at is not None for one in parted) / max(1, len(parted)),
         held_out,
         halves,
-        others,
         origin_of(
             [model.fingerprint, second.fingerprint], atlas, seed, prompts=len(prompts), both=both, patch=patch, top=top
         ),
@@ -177,47 +175,46 @@ def diff_prompts(
 
 def _held_out(
     differ: Differ, asked: Sequence[tuple[Parting, RunDifference]], seed: int, progress: Progress
-) -> tuple[tuple[HeldOut, ...], tuple[int, int], int]:
-    """What the memories that one half of the prompts finds do on the other, the sizes of the halves, and the number of
-    prompts on which both agree, whose answers are the first tokens that they write.
-    """
+) -> tuple[tuple[Repaired, ...], tuple[int, int]]:
+    """What the memories that one half of the prompts finds do on the other, and the sizes of the halves."""
     parted = [each for each in asked if each[0].pair is not None]
-    agreed = [parting for parting, _ in asked if parting.pair is None]
     order = np.random.default_rng((seed, 4)).permutation(len(parted))
-    half = (len(parted) + 1) // 2
-    found, held = ([parted[at] for at in some.tolist()] for some in (order[:half], order[half:]))
-    changes = [one.memories.select("memory", pl.col(one.sorted_by)) for _, one in found if one.memories.height]
-    sums = pl.concat(changes).group_by("memory", maintain_order=True).sum() if changes else pl.DataFrame()
-    best = sums.filter(pl.nth(1) > 0).sort(pl.nth(1), descending=True, maintain_order=True)[:MOST] if changes else sums
-    memories = best["memory"].to_list() if changes else []
-    ks = powers(len(memories), MOST)
-    if not ks or not held:
-        return (), (len(found), len(held)), len(agreed)
+    found, held = ([parted[at] for at in some] for some in np.split(order, [(len(parted) + 1) // 2]))
+    best = _memory_means([one for _, one in found]).filter(pl.col("change") > 0)
+    memories = best.sort("change", descending=True, maintain_order=True)["memory"].head(MOST).to_list()
     gone, as_first, changed = [], [], []
-    for number, parting in enumerate([*(parting for parting, _ in held), *agreed], 1):
+    runs = [*(parting for parting, _ in held), *(parting for parting, _ in asked if parting.pair is None)]
+    for number, parting in enumerate(runs if memories and held else (), 1):
         tokens, begun = parting.tokens[1], len(parting.tokens[1]) - parting.generated
         if parting.pair is not None:
             says = differ.says(tokens, memories, many=1)[..., 0]
             gone.append(says != parting.pair[0])
-            as_first.append(says[0] == parting.pair[1])
+            as_first.append(says == parting.pair[1])
         else:
             many = min(_ANSWER, parting.generated)
             says = differ.says(tokens[: begun + many - 1], memories, many=many)
             changed.append((says != np.array(tokens[begun : begun + many])).any(2))
-        progress("held-out prompts", number, len(held) + len(agreed), "prompts")
-    lost, kept = np.mean(gone, 0), np.mean(changed, 0) if changed else None
-    rows = tuple(
-        HeldOut(
+        progress("held-out prompts", number, len(runs), "prompts")
+
+    def share(each: Sequence[NDArray[np.bool_]], at: int, *, controls: bool = False) -> float | None:
+        return float(np.mean(each, 0)[slice(1, None) if controls else 0, at].mean()) if each else None
+
+    rows = [
+        Repaired(
             k=k,
-            gone=float(lost[0, at]),
-            as_first=float(np.mean(as_first, 0)[at]),
-            changed=None if kept is None else float(kept[0, at]),
-            control_gone=float(lost[1:, at].mean()),
-            control_changed=None if kept is None else float(kept[1:, at].mean()),
+            gone=share(gone, at),
+            as_first=share(as_first, at),
+            changed=share(changed, at),
+            control_gone=share(gone, at, controls=True),
+            control_changed=share(changed, at, controls=True),
         )
-        for at, k in enumerate(ks)
-    )
-    return rows, (len(found), len(held)), len(agreed)
+        for at, k in enumerate(powers(len(memories), MOST) if gone else ())
+    ]
+    return tuple(rows), (len(found), len(held))
+
+
+def _memory_means(parted: Sequence[RunDifference]) -> pl.DataFrame:
+    return _means([one.memories.group_by("memory").agg(pl.col(one.sorted_by).sum()) for one in parted], ["memory"])
 
 
 def _means(frames: Sequence[pl.DataFrame], keys: list[str]) -> pl.DataFrame:

@@ -81,7 +81,8 @@ def check_free(folder: Path) -> None:
 @torch.no_grad()
 def _put_back(linear: LinearMap, source: LinearMap, numbers: Tensor, *, values: bool, of: str) -> None:
     """Rows of keys, or with `values` columns, become the source's."""
-    part, wanted, module = ((slice(None), numbers) if values else (numbers,)), source.weight(), linear.module
+    module: Any = linear.module
+    part, wanted = ((slice(None), numbers) if values else (numbers,)), source.weight()
     if not linear.is_probed:
         matrix, bias, its_bias = linear.weight(), linear.bias(), source.bias()
         matrix[part] = wanted[part].to(matrix)
@@ -106,6 +107,9 @@ def _put_back(linear: LinearMap, source: LinearMap, numbers: Tensor, *, values: 
 
 def _save(network: Any, tokenizer: Any, folder: Path) -> None:
     """Writes the model, or the adapter that is active in it, under a temporary name first."""
+    import peft
+    from safetensors.torch import save_file
+
     temporary = folder.parent / f".{folder.name}.{os.getpid()}.mnemoscope-tmp"
     adapters = {name for one in network.modules() if is_of_adapters(one) for name in one.active_adapters}
     if len(adapters) > 1:
@@ -113,12 +117,14 @@ def _save(network: Any, tokenizer: Any, folder: Path) -> None:
     make_folder(folder.parent)
     try:
         with storing(folder), suppress_output():
-            if adapters:
-                _save_adapter(network, adapters.pop(), temporary)
-            else:
-                network.save_pretrained(temporary)
-            if tokenizer is not None:
-                tokenizer.save_pretrained(temporary)
+            for name in adapters:
+                weights = peft.get_peft_model_state_dict(network, adapter_name=name, save_embedding_layers=False)
+                stored = {f"base_model.model.{key}": weight.contiguous().cpu() for key, weight in weights.items()}
+                network.peft_config[name].save_pretrained(str(temporary))
+                save_file(stored, temporary / "adapter_model.safetensors", metadata={"format": "pt"})
+            for one in (None if adapters else network, tokenizer):
+                if one is not None:
+                    one.save_pretrained(temporary)
             if folder.exists():
                 folder.rmdir()
             temporary.rename(folder)
@@ -126,13 +132,3 @@ def _save(network: Any, tokenizer: Any, folder: Path) -> None:
         raise ModelUnsupported(f"the model cannot be saved: {first_line(error)}") from None
     finally:
         rmtree(temporary, ignore_errors=True)
-
-
-def _save_adapter(network: Any, name: str, folder: Path) -> None:
-    import peft
-    from safetensors.torch import save_file
-
-    weights = peft.get_peft_model_state_dict(network, adapter_name=name, save_embedding_layers=False)
-    network.peft_config[name].save_pretrained(str(folder))
-    stored = {f"base_model.model.{key}": weight.contiguous().cpu() for key, weight in weights.items()}
-    save_file(stored, folder / "adapter_model.safetensors", metadata={"format": "pt"})

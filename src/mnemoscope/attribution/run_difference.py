@@ -125,8 +125,8 @@ class RunDifference(Explanation):
         turned = "None of these numbers" if self.turns_at is None else f"{self.turns_at} memories set back"
         ending = f"{turned} make{'s' * (self.turns_at is None)} the second predict what the first predicts."
         shares = about_shares(one.recovered for one in self.patched)
-        written = [f"{each} writes {show_token(self.continued + each.text)}" for each in self.written]
-        return [*head, "", self._change_table(), "", self._patch_table(), *shares, "", ending, *written]
+        texts = [f"{each} writes {show_token(self.continued + each.text)}" for each in self.written]
+        return [*head, "", self._change_table(), "", self._patch_table(), *shares, "", ending, *texts]
 
     @property
     def sorted_by(self) -> str:

@@ -93,6 +93,20 @@ def run_difference(
     return worker.answer(("difference", *asked, patched), make, aside=patched)
 
 
+def write_set_back(
+    worker: ModelWorker, prompt: str, target: str | None, against: str | None, restored: int, tokens: int
+) -> Data:
+    """As the last of `RunDifference.written`."""
+
+    def make(model: LanguageModel, cancelled: Cancelled) -> Data:
+        with Differ(model, worker.second or model, progress=stop_if(cancelled)) as differ:
+            parting = differ.find_parting(prompt, None, target, against)
+            listed = differ.explain(parting, both=False, top=restored, patched=False)
+            return differ.write(parting, listed.towards(restored), tokens)[-1].to_dict()
+
+    return worker.answer(("set back", prompt, target, against, restored, tokens), make, aside=True)
+
+
 def dominant_memories(
     worker: ModelWorker, prompt: str, changes: Changes, position: int, state: str, peaks: Sequence[Peaks | None]
 ) -> list[list[Data] | None]:

@@ -5,6 +5,7 @@ cached, also those whose readers stopped waiting. Interventions are part of ever
 from other users in this process and has no limits. Imports torch, so it is imported lazily.
 """
 
+import copy
 import os
 import threading
 import time
@@ -22,7 +23,7 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.manifest import as_mined, mined_from, open_as_mined, resolve_opening
 from mnemoscope.atlas.vocabulary import Vocabulary, is_spelled
 from mnemoscope.attribution.diff import second_model
-from mnemoscope.errors import MnemoscopeError, ModelDiffers
+from mnemoscope.errors import MnemoscopeError, ModelDiffers, OptionError
 from mnemoscope.foundation.cache import Cache
 from mnemoscope.foundation.options.model_options import full_name
 from mnemoscope.foundation.progress import Progress
@@ -73,6 +74,18 @@ class ModelWorker:
     def words(self) -> Vocabulary:
         """The model's own vocabulary, which may differ from the atlas's if the model was forced."""
         return Vocabulary(*self.model.vocabulary())
+
+    def of(self, which: str) -> "ModelWorker":
+        """The worker itself, or for the `second` model one in the same queue."""
+        if which == "first":
+            return self
+        if self.second is None:
+            raise OptionError("there is no second model here; start the server with --other or --other-adapter")
+        _ = self.words  # of both
+        other = copy.copy(self)
+        other.model, other.spec = self.second, self.second.name
+        other.differs = f"{self.second.spec} is not the model that was mined."
+        return other
 
     def warm(self, atlas: Atlas) -> None:
         """Prepares in the background what a first trace needs: the words, and the atlas's votes."""

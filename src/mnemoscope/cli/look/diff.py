@@ -82,7 +82,7 @@ def diff(
     arg.at_least(1, restored=restored)
     given = arg.chat_or_text(prompt, chat=chat, messages=messages)
     alone = {"other_prompt": other_prompt, "for": target, "against": against, "chat": chat or None}
-    alone["generate"] = generate or None
+    alone |= {"generate": str(generate) if generate else None}
     arg.one_prompt_or_file(given, prompts, **alone)
     condition = conditions.read_condition(fail_if, conditions.DIFF if prompts is None else conditions.DIFF_PROMPTS)
     rows = None if prompts is None else read_prompts(prompts)

@@ -42,7 +42,7 @@ class NamedMemories:
     @staticmethod
     def parse(text: str) -> "NamedMemories":
         """Raises MemoryIdError for text that names no memories, and OptionError for a file that is no list of them."""
-        names, stated = text.split(","), {}
+        names, stated = list[Any](text.split(",")), dict[str, Any]()
         if text.startswith("@"):
             stated = read_object(Path(text[1:]))
             listed = stated.get("memories")

@@ -55,9 +55,9 @@ OneMemory = Annotated[str, Path(max_length=100, description="A memory, such as L
 def trace(site: OneSite, worker: OneWorker, wanted: Annotated[TraceAddress, Query()]) -> Page:
     """A prompt layer by layer, with and without changed memories."""
     try:
-        return _trace_page(site, worker, wanted)
+        return _trace_page(site, worker.of(wanted.of), wanted)
     except MnemoscopeError as problem:
-        extra = {"asked": wanted, "limits": _limits(worker), "trace": None}
+        extra = {"asked": wanted, "limits": _limits(worker), "models": _names(site, worker), "trace": None}
         return problem_page("trace.html", "Trace", problem, extra)
 
 
@@ -67,6 +67,7 @@ def cause(site: OneSite, worker: OneWorker, wanted: Annotated[CauseAddress, Quer
     from mnemoscope.web.attribution_answers import attribution
     from mnemoscope.web.model_answers import page_prompt
 
+    worker = worker.of(wanted.of)
     changes = _changes(worker, wanted)
     prompt = page_prompt(worker, wanted.prompt, wanted.chat)
     shown = changes if wanted.view == "after" else ()
@@ -75,7 +76,7 @@ def cause(site: OneSite, worker: OneWorker, wanted: Annotated[CauseAddress, Quer
     answer = attribution(worker, *asked, wanted.until)
     if not worker.differs:
         answer = {**answer, "memories": describe_memories(site.edition(), answer["memories"])}
-    extra = {"asked": wanted.trace, "until": wanted.until}
+    extra = {"asked": wanted.trace, "until": wanted.until, "models": _names(site, site.model)}
     return Page("cause.html", "What it hangs on", {"attribution": answer}, lambda: extra)
 
 
@@ -88,6 +89,7 @@ def cause(site: OneSite, worker: OneWorker, wanted: Annotated[CauseAddress, Quer
 def script(worker: OneWorker, wanted: Annotated[TraceAddress, Query()]) -> Response:
     from mnemoscope.web.model_answers import page_prompt, parse_changes, trace_script
 
+    worker = worker.of(wanted.of)
     prompt = page_prompt(worker, wanted.prompt, wanted.chat)
     text = trace_script(worker, prompt, parse_changes(worker, wanted.placed_changes))
     named = {"Content-Disposition": 'attachment; filename="trace.py"', "Cache-Control": "no-store"}
@@ -147,6 +149,7 @@ def _trace_page(site: Site, worker: "ModelWorker", wanted: TraceAddress) -> Page
     changes, edition = _changes(worker, wanted), site.edition()
     data: Data = {
         "limits": _limits(worker),
+        "models": _names(site, site.model),
         "interventions": list(changes),
         "prompt": wanted.prompt,
         "chat": wanted.chat,
@@ -194,7 +197,7 @@ def _trace_page(site: Site, worker: "ModelWorker", wanted: TraceAddress) -> Page
     audit = AuditAddress(text=wanted.prompt).address() if can else ""
     other = DiffAddress(prompt=wanted.prompt, chat=wanted.chat).address()
     extra |= {"look": TraceView(wanted, data, worker.words), "shade": shade, "audit": audit, "unpushed": ""}
-    extra |= {"other": other, "second": _names(site, worker)["second"]}
+    extra |= {"other": other}
     try:
         data |= _direct_effects(edition, worker, prompt, wanted, changes, position)
     except PromptError as problem:
@@ -238,7 +241,7 @@ def _diff_data(site: Site, worker: "ModelWorker") -> Data:
     return {"limits": _limits(worker), "models": names, "difference": None, "generation": None}
 
 
-def _names(site: Site, worker: "ModelWorker") -> dict[str, str | None]:
+def _names(site: Site, worker: Any) -> dict[str, str | None]:
     """What the two models are called: the mined one, also below an adapter, as in its atlas."""
     model, second = worker.model, worker.second
     mined = model.spec if worker.differs else site.atlas.manifest.model.spec
@@ -249,7 +252,7 @@ def _names(site: Site, worker: "ModelWorker") -> dict[str, str | None]:
 
 def _diff_page(site: Site, worker: "ModelWorker", wanted: DiffAddress) -> Page:
     """The page of one difference."""
-    from mnemoscope.web.attribution_answers import run_difference
+    from mnemoscope.web.attribution_answers import run_difference, write_set_back
     from mnemoscope.web.model_answers import continue_prompt, page_prompt
 
     data, extra = _diff_data(site, worker), {"asked": wanted, "problem": "", "look": None, "shade": shade}
@@ -270,6 +273,9 @@ def _diff_page(site: Site, worker: "ModelWorker", wanted: DiffAddress) -> Page:
         before = continue_prompt(worker, prompt, (), wanted.generate)
         after = continue_prompt(worker, other or prompt, (), wanted.generate, by=second)
         data["generation"] = {"first": before, "second": after}
+        if wanted.restored and second is not None and difference["tokens"]:
+            count = wanted.restored, wanted.generate
+            data["generation"]["set_back"] = write_set_back(worker, prompt, wanted.target, wanted.against, *count)
     return Page("diff.html", "Diff", data, lambda: extra)
 
 

@@ -48,6 +48,9 @@ class DiffAddress(Address, frozen=True, populate_by_name=True):
     ] = None
     against: Annotated[Answer, Field(description="The first's answer, with its space; else its prediction")] = None
     generate: Written = 0
+    restored: Annotated[
+        int, Field(ge=0, le=256, description="With so many memories set back the second model writes, too")
+    ] = 0
     until: Literal["parts", "patched"] = "parts"
 
 

@@ -98,6 +98,7 @@ class TraceAddress(Address, frozen=True, populate_by_name=True):
     path = "/trace"
     prompt: Annotated[WrittenText, Field(description="The text to trace")] = None
     chat: Chat = False
+    of: Annotated[Literal["first", "second"], Field(description="Which of the server's models is traced")] = "first"
     changes: Annotated[
         list[Change],
         # One more than the limit, so that the refusal can be explained.
