@@ -8,7 +8,6 @@ import typer
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli import conditions
 from mnemoscope.cli.progress import loading, reporting
-from mnemoscope.cli.runner import emit, print_shown, terminal_columns
 from mnemoscope.errors import OptionError
 from mnemoscope.foundation.options.chat_prompt import other_turn
 from mnemoscope.foundation.options.mining_options import AUTO
@@ -82,7 +81,6 @@ def diff(
     from mnemoscope import attribution
     from mnemoscope.atlas import open_atlas
     from mnemoscope.models import load_model
-    from mnemoscope.tracing import for_terminal
 
     opened = None if atlas is None else open_atlas(atlas)
     with loading(model):
@@ -111,12 +109,4 @@ def diff(
                 progress=progress,
                 **how,
             )
-    document = answer.to_dict()
-    facts = conditions.diff_facts(document)
-    if json:
-        emit(document)
-    else:
-        conditions.print_facts(facts)
-        with for_terminal(terminal_columns()):
-            print_shown(answer.text())
-    conditions.fail_where(condition, facts)
+    conditions.show(answer, conditions.diff_facts, condition, as_json=json)
