@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shlex
 from contextlib import suppress
 from pathlib import Path
@@ -172,6 +173,14 @@ def test_files_of_prompts_have_facts(tmp_path: Path, capsys: pytest.CaptureFixtu
     pairs = told(capsys.readouterr().out)
     assert (list(pairs), pairs["prompts"], math.isfinite(float(pairs["recovered"]))) == ([*DIFF_PROMPTS], "1", True)
     assert run_verb([*words, "--fail-if", "difference_first>0"]) == 2  # a name of one prompt
+
+
+def test_the_page_has_the_names() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "cause.md").read_text(encoding="utf-8")
+    tables = (("attribute", ATTRIBUTE), ("attribute --prompts", ATTRIBUTE_PROMPTS), ("diff", DIFF))
+    for command, names in (*tables, ("diff --prompts", DIFF_PROMPTS)):
+        (row,) = re.findall(rf"\| `{command}` \| (.*) \|\n", page)
+        assert [name for name in re.findall("`([a-z_]+)`", row) if name != "none"] == list(names)
 
 
 @pytest.mark.parametrize("words", [ATTRIBUTED, DIFFERED])

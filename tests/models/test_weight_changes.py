@@ -10,9 +10,10 @@ import pytest
 import torch
 
 import mnemoscope as ms
+from mnemoscope.attribution.run_difference import describe_changes
 from mnemoscope.cli.app import run_verb
 from mnemoscope.models import LanguageModel
-from mnemoscope.models.weight_changes import describe_changes, weight_changes
+from mnemoscope.models.weight_changes import weight_changes
 from models.conftest import build
 from models.test_adapters import save_adapter, save_base, trained
 from models.test_probed import load

@@ -10,7 +10,6 @@ from mnemoscope.atlas.derived_manifest import Weights
 from mnemoscope.attribution.explanation import Explanation, Spread, Table, logits, memory_table, spread_text
 from mnemoscope.attribution.setting_back import Written
 from mnemoscope.foundation.formatting import show_token
-from mnemoscope.models.weight_changes import describe_changes
 from mnemoscope.tracing.records import Record, Token
 from mnemoscope.tracing.rendering import Column, cells_at
 
@@ -175,3 +174,13 @@ def about_shares(shares: Iterable[float | None]) -> list[str]:
 
 def share_text(share: float | None) -> str:
     return "-" if share is None else f"{share:.0%}"
+
+
+def describe_changes(changes: pl.DataFrame) -> str:
+    """The modules, over all layers, and the layers, over all modules, with the largest shares."""
+    parts = []
+    for key, name in (("module", ""), ("layer", "layer ")):
+        shares = changes.drop_nulls([key, "share"]).group_by(key, maintain_order=True).agg(pl.col("share").sum())
+        largest = shares.sort("share", descending=True, maintain_order=True).head(3).rows()
+        parts.append(", ".join(f"{name}{one} {share:.1%}" for one, share in largest))
+    return f"Weights changed, shares of the sum of squares: {'; '.join(filter(None, parts))}."

@@ -8,11 +8,16 @@ import json
 import operator
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+from mnemoscope.cli.runner import emit, print_shown, terminal_columns
 from mnemoscope.errors import OptionError
+
+if TYPE_CHECKING:
+    from mnemoscope.attribution.explanation import Explanation
 
 HOLDS = 3
 """The exit code where the expression holds."""
@@ -85,7 +90,7 @@ def _value(node: ast.expr, facts: Facts) -> Any:
             return facts[node.id]
         case ast.Constant(value=value) if type(value) in (int, float, str):
             return value
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=value)) if type(value) in (int, float):
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
             return -value
     raise ValueError("neither a name nor a literal")
 
@@ -96,23 +101,34 @@ def facts_line(facts: Facts) -> str:
     return " ".join(f"{name}={'none' if facts[name] is None else text}" for name, text in shown.items())
 
 
-def print_facts(facts: Facts) -> None:
-    """The first line of an answer, unless a person reads it."""
-    if not sys.stdout.isatty():
-        print(facts_line(facts))
+def show(answer: "Explanation", read: Callable[[Facts], Facts], *, as_json: bool, save_list: Path | None) -> Facts:
+    """Prints an answer, in a pipe with its facts (`read` from its document) first, and saves its list. The facts."""
+    document = answer.to_dict()
+    facts = read(document)
+    if as_json:
+        emit(document)
+    else:
+        from mnemoscope.tracing import for_terminal
+
+        if (columns := terminal_columns()) is None:
+            print(facts_line(facts))
+        with for_terminal(columns):
+            print_shown(answer.text())
+    if save_list is not None:
+        answer.save_list(save_list)
+    return facts
 
 
 def fail_where(condition: ast.expr | None, facts: Facts) -> None:
     """Ends the command with HOLDS where the condition holds."""
-    if condition is None or not holds(condition, facts):
-        return
-    named = [each.id for each in ast.walk(condition) if isinstance(each, ast.Name)]
-    values = facts_line({name: facts[name] for name in named})
-    print(f"--fail-if {ast.unparse(condition)!r} holds: {values}", file=sys.stderr)
-    raise typer.Exit(HOLDS)
+    if condition is not None and holds(condition, facts):
+        named = [each.id for each in ast.walk(condition) if isinstance(each, ast.Name)]
+        values = facts_line({name: facts[name] for name in named})
+        print(f"--fail-if {ast.unparse(condition)!r} holds: {values}", file=sys.stderr)
+        raise typer.Exit(HOLDS)
 
 
-def attribute_facts(document: Mapping[str, Any]) -> dict[str, Any]:
+def attribute_facts(document: Facts) -> Facts:
     """Of the document of `attribute`: F, and what it is without the most memories that were switched off together."""
     last = document["curve"][-1] if document["curve"] else {"controls": (None, None)}
     facts = {"k": last.get("k"), "without": last.get("without"), "control": last["controls"][1]}
@@ -120,7 +136,7 @@ def attribute_facts(document: Mapping[str, Any]) -> dict[str, Any]:
     return _complete(document, facts, ATTRIBUTE_PROMPTS if "prompts" in document else ATTRIBUTE)
 
 
-def diff_facts(document: Mapping[str, Any]) -> dict[str, Any]:
+def diff_facts(document: Facts) -> Facts:
     """Of the document of `diff`: F in both runs, and the share that is recovered by the most memories set back."""
     patched = {one["k"]: one for one in document["patched"]}
     k = max((k for k in patched if isinstance(k, int)), default=None)
@@ -138,7 +154,7 @@ def diff_facts(document: Mapping[str, Any]) -> dict[str, Any]:
     return _complete(document, facts, DIFF)
 
 
-def _complete(document: Mapping[str, Any], facts: Facts, names: Names) -> dict[str, Any]:
+def _complete(document: Facts, facts: Facts, names: Names) -> Facts:
     """All of the names: lists by their lengths."""
     plain = {name: len(one) if isinstance(one, list) else one for name, one in document.items() if name in names}
-    return {name: (plain | facts).get(name) for name in names}
+    return {name: facts[name] if name in facts else plain.get(name) for name in names}

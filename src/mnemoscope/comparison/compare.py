@@ -103,7 +103,7 @@ def _compare_pair(
     every = pl.concat(changed).sort("effect", descending=True, maintain_order=True) if changed else pl.DataFrame()
     frames = {"layers": pl.DataFrame(layers, infer_schema_length=None), "changed": every}
     if models is not None:
-        from mnemoscope.models.weight_changes import weight_changes
+        from mnemoscope.comparison.vectors import weight_changes
 
         frames["weights"] = weight_changes(*models)
     return frames if matches is None else frames | {"matches": matches}

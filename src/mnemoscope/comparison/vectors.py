@@ -10,7 +10,10 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.manifest import open_as_mined
 from mnemoscope.foundation.options.model_options import AS_USUAL
 from mnemoscope.models import LanguageModel, load_model
+from mnemoscope.models.weight_changes import weight_changes
 from mnemoscope.tracing.scoring.scores import require_model_of
+
+__all__ = ["mean_cosines", "open_models", "weight_changes"]
 
 
 def open_models(models: Sequence[LanguageModel | str], atlases: Sequence[Atlas]) -> list[LanguageModel]:

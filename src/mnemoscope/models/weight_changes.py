@@ -16,7 +16,6 @@ from mnemoscope.models.modules.linear_maps import LinearMap, is_of_adapters, is_
 from mnemoscope.models.modules.offloading import weight_of
 
 _Row = tuple[int | None, str, float | None, float | None]
-_NAMED = 3
 
 
 @torch.inference_mode()
@@ -25,10 +24,9 @@ def weight_changes(first: LanguageModel, second: LanguageModel) -> pl.DataFrame:
     included), relative (to the first's norm), share (of the sum of all squares), the largest first; without rows where
     nothing changed, and for networks of other modules. Null where a module cannot be read as a matrix.
     """
-    networks = [model.anatomy.model for model in (first, second)]
     blocks = {id(layer.block): number for number, layer in reversed([*enumerate(first.anatomy.layers)])}
     try:
-        rows = [row for row in _walk(*networks, blocks, None, "", set()) if row[2] != 0]
+        rows = [row for row in _walk(first.anatomy.model, second.anatomy.model, blocks, None, "", set()) if row[2] != 0]
     except (AttributeError, ValueError):  # the second lacks a module, or has one of another size
         rows = []
     schema = {"layer": pl.Int64, "module": pl.String, "change": pl.Float64, "relative": pl.Float64}
@@ -65,13 +63,3 @@ def _walk(
         first, second = (torch.zeros(()) if each is None else each.float() for each in (before, after))
         size, change = hypot(size, float(first.norm())), hypot(change, float((second.to(first.device) - first).norm()))
     yield layer, path, change, change / size if size else inf
-
-
-def describe_changes(changes: pl.DataFrame) -> str:
-    """The modules, over all layers, and the layers, over all modules, with the largest shares."""
-    parts = []
-    for key, name in (("module", ""), ("layer", "layer ")):
-        shares = changes.drop_nulls([key, "share"]).group_by(key, maintain_order=True).agg(pl.col("share").sum())
-        largest = shares.sort("share", descending=True, maintain_order=True).head(_NAMED).rows()
-        parts.append(", ".join(f"{name}{one} {share:.1%}" for one, share in largest))
-    return f"Weights changed, shares of the sum of squares: {'; '.join(filter(None, parts))}."

@@ -101,14 +101,6 @@ class MemoryNumbering:
         return tuple(joined)
 
 
-def condition(column: str, within: Ranges) -> tuple[str, list[int]]:
-    """An SQL condition on `column` and its parameters."""
-    if within == EVERYWHERE:
-        return "1", []
-    either = " OR ".join([f"{column} BETWEEN ? AND ?"] * len(within)) or "0"
-    return f"({either})", [end for pair in within for end in pair]
-
-
 def rows_by_key(
     database: sqlite3.Connection, table: str, key: str, columns: str, keys: Sequence[int]
 ) -> dict[int, tuple[Any, ...]]:
@@ -116,8 +108,12 @@ def rows_by_key(
     return {row[0]: row[1:] for row in database.execute(sql, (json.dumps(list(keys)),))}
 
 
-def read_numbers(joined: str | None) -> NDArray[np.int64]:
-    """What SQL's group_concat joined."""
+def match_rows(
+    database: sqlite3.Connection, table: str, column: str, expression: str, most: int = -1
+) -> NDArray[np.int64]:
+    """The first rows of a full-text table whose column matches."""
+    sql = f"SELECT group_concat(rowid) FROM (SELECT rowid FROM {table} WHERE {table} MATCH ? LIMIT ?)"
+    ((joined,),) = database.execute(sql, (f"{{{column}}} : {expression}", most))
     return np.fromstring(joined, np.int64, sep=",") if joined else np.empty(0, np.int64)
 
 

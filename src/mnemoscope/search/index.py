@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import polars as pl
+from numpy.typing import NDArray
 
 from mnemoscope.annotate.judgements.reading import read_judgements
 from mnemoscope.atlas import Atlas, open_atlas
@@ -30,7 +31,7 @@ from mnemoscope.foundation.progress import Progress, ignore_progress, report_to
 from mnemoscope.search import tokens
 from mnemoscope.search.building import write_index
 from mnemoscope.search.database import FOLDER, NAME, VERSION, Connections, MemoryNumbering, Ranges, is_fresh
-from mnemoscope.search.fields import ANNOTATIONS, PATTERNS, Annotations, IndexedPatterns, Patterns, Values
+from mnemoscope.search.fields import ANNOTATIONS, PATTERNS, Annotations, Patterns, Values, read_patterns
 from mnemoscope.search.matches import Hit
 from mnemoscope.search.text import parse_query
 from mnemoscope.search.tokens import Firing, Promotion, VocabularyToken
@@ -80,7 +81,7 @@ class Index:
     def _open(self, path: Path) -> None:
         self._connections = Connections(path)
         self._triggers: IndexedTriggers | None = None
-        self._patterns: IndexedPatterns | None = None
+        self._patterns: NDArray[Any] | None = None
         with self._connections.one() as database:
             about = dict(database.execute("SELECT name, said FROM about").fetchall())
             layers = database.execute("SELECT layer, first, count FROM layers ORDER BY layer").fetchall()
@@ -151,7 +152,8 @@ class Index:
                     triggers = self._triggers
                 yield TriggerFields(both, database, self._numbering, triggers)
             elif name == PATTERNS:
-                self._patterns = self._patterns or IndexedPatterns.read(database)
+                if self._patterns is None:
+                    self._patterns = read_patterns(database)
                 yield Patterns(database, self._numbering, self._patterns)
             elif name == ANNOTATIONS:
                 yield Annotations(judgements, self._numbering)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from mnemoscope.foundation.formatting import pluralise
 from mnemoscope.foundation.options.search_fields import SEARCH_FIELDS
 from mnemoscope.search.arrays import read_arrays
-from mnemoscope.search.database import MOST_ROWS, MemoryNumbering, Ranges, lie_within, read_numbers
+from mnemoscope.search.database import MOST_ROWS, MemoryNumbering, Ranges, lie_within, match_rows
 from mnemoscope.search.matches import Hit, Matches
 from mnemoscope.search.text import Query, highlight
 from mnemoscope.search.windows import Windows
@@ -24,7 +24,6 @@ MOST_NAMES = 100
 """Memories of a sentence that are named."""
 _NUMBERS = ("field", "memory", "count", "rank", "sentence", "position")
 _RANKED = np.dtype([("score", np.float64), *((name, np.int64) for name in _NUMBERS)])
-_PLACES = "SELECT group_concat(rowid) FROM (SELECT rowid FROM place_text WHERE place_text MATCH ? LIMIT ?)"
 
 
 @dataclass(frozen=True)
@@ -71,12 +70,11 @@ class TriggerFields:
         """One match for each sentence: the best trigger of the best memory whose best trigger lies in it."""
         places = []
         for name in self.names:
-            expression = f"{{context}} : ({query.every})"
+            column, expression = "context", f"({query.every})"
             if name == WORDS:
                 others = f" AND ({query.every})" if query.several else ""
-                expression = f"{{word}} : ({query.any}){others}"
-            ((row_ids,),) = self.database.execute(_PLACES, (expression, MOST_ROWS))
-            places.append(read_numbers(row_ids))
+                column, expression = "word", f"({query.any}){others}"
+            places.append(match_rows(self.database, "place_text", column, expression, MOST_ROWS))
         each = zip(self.names, places, strict=True)
         rankings = [self._rank(name, self.triggers.at(where, within)) for name, where in each]
         ranked = _keep_first(np.concatenate(rankings), "memory")

@@ -8,7 +8,6 @@ import typer
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli import conditions
 from mnemoscope.cli.progress import loading, reporting
-from mnemoscope.cli.runner import emit, print_shown, terminal_columns
 from mnemoscope.foundation.options.mining_options import AUTO
 from mnemoscope.foundation.options.model_options import ModelOptions, check_names
 from mnemoscope.foundation.options.prompt_file import read_prompts
@@ -76,7 +75,6 @@ def attribute(
     from mnemoscope import attribution
     from mnemoscope.atlas import open_atlas
     from mnemoscope.models import load_model
-    from mnemoscope.tracing import for_terminal
 
     opened = None if atlas is None else open_atlas(atlas)
     with loading(model):
@@ -101,14 +99,5 @@ def attribute(
                 seed=seed,
                 progress=progress,
             )
-    document = answer.to_dict()
-    facts = conditions.attribute_facts(document)
-    if json:
-        emit(document)
-    else:
-        conditions.print_facts(facts)
-        with for_terminal(terminal_columns()):
-            print_shown(answer.text())
-    if save_list is not None:
-        answer.save_list(save_list)
+    facts = conditions.show(answer, conditions.attribute_facts, as_json=json, save_list=save_list)
     conditions.fail_where(condition, facts)

@@ -56,7 +56,7 @@ def compare(
     for pair in comparison.pairs:
         _draw(f"{pair['first']}, then {pair['second']}", pair["layers"], pair["changed"])
         if (weights := pair.get("weights")) is not None and not weights.is_empty():
-            from mnemoscope.models.weight_changes import describe_changes
+            from mnemoscope.attribution.run_difference import describe_changes
 
             print(describe_changes(weights))
 

@@ -8,7 +8,6 @@ import typer
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli import conditions
 from mnemoscope.cli.progress import loading, reporting
-from mnemoscope.cli.runner import emit, print_shown, terminal_columns
 from mnemoscope.errors import OptionError
 from mnemoscope.foundation.options.chat_prompt import other_turn
 from mnemoscope.foundation.options.mining_options import AUTO
@@ -105,7 +104,6 @@ def diff(
         attribution.check_free(save)
     from mnemoscope.atlas import open_atlas
     from mnemoscope.models import load_model
-    from mnemoscope.tracing import for_terminal
 
     opened = None if atlas is None else open_atlas(atlas)
     with loading(model):
@@ -135,16 +133,7 @@ def diff(
                 progress=progress,
                 **how,
             )
-    document = answer.to_dict()
-    facts = conditions.diff_facts(document)
-    if json:
-        emit(document)
-    else:
-        conditions.print_facts(facts)
-        with for_terminal(terminal_columns()):
-            print_shown(answer.text())
-    if save_list is not None:
-        answer.save_list(save_list)
+    facts = conditions.show(answer, conditions.diff_facts, as_json=json, save_list=save_list)
     if second is not None and restored is not None and save is not None:
         if not (names := answer.towards(restored)):
             raise OptionError(f"no memory pushed towards the second's answer, so that {save} is not written")
