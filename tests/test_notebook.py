@@ -243,7 +243,8 @@ def test_a_model_that_loads_long_says_what_of_it(cell: Cell, monkeypatch: pytest
     monkeypatch.setattr(threading, "Timer", partial(quick_timer, threading.Timer))
     ms.load_model("builtin:pydocs", progress=lambda *report: told.append(report))
     notes = [note for _, _, total, note in told if total is None]
-    assert notes[-4:] == [f"builtin:pydocs: its {part}" for part in ("tokenizer", "weights", "fingerprint", "proof")]
+    parts = ("tokenizer", "weights", "fingerprint", "proof", "proof, sentences alone")
+    assert notes[-5:] == [f"builtin:pydocs: its {part}" for part in parts]
     counted = [(done, total) for _, done, total, note in told if note == "layers"]
     assert counted == [(done, 6) for done in range(7)]
     weights = [(done, total) for _, done, total, note in told if note == "weights"]

@@ -80,8 +80,9 @@ def prove(model: LanguageModel) -> Proof:
         scale = ErrorScale(in_sentence, model.dtype)
         scores = scale.error(model.scores(final, projection="lens"), logits)
         _refuse_above(model, "scores", scores, scale, len(blocks) - 1)
-        prove_company(model, sentences, half=limit > min(LIMITS.values()))
         report_loading("layers", len(blocks), len(blocks))
+        report_loading("its proof, sentences alone")
+        prove_company(model, sentences, half=limit > min(LIMITS.values()))
     residual, ablation, keys = (max(column) for column in zip(*layers, strict=True))
     return Proof(residual, ablation, keys, scores, tuple(layers))
 
