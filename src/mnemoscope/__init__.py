@@ -5,6 +5,7 @@ The public names are loaded when they are first used (PEP 562), so importing the
 
 import signal
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -114,10 +115,19 @@ def _whole() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
+def _import_bars() -> None:
+    """Without ipywidgets tqdm warns where it is first imported, on the stderr that is saved with a notebook."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import_module("tqdm.auto")
+
+
 def __getattr__(name: str) -> Any:
     for room, names in _ROOMS.items():
         if name in names:
             with _whole():
+                if "ipykernel" in sys.modules:
+                    _import_bars()
                 value = getattr(import_module(f"mnemoscope.{room}"), name)
             import_module("mnemoscope.foundation.options.parameters").add_args(value)
             return value

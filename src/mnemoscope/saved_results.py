@@ -7,6 +7,7 @@ from typing import Any
 
 import polars as pl
 import pyarrow as pa
+from jinja2 import TemplateError
 
 from mnemoscope.atlas.form import unwritable
 from mnemoscope.errors import MnemoscopeError, OptionError
@@ -38,7 +39,7 @@ def open_result(path: str | os.PathLike[str]) -> Any:
         return result
     except (
         *(ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError),
-        *(MnemoscopeError, pa.ArrowException, pl.exceptions.PolarsError),
+        *(MnemoscopeError, TemplateError, pa.ArrowException, pl.exceptions.PolarsError),
     ):
         raise OptionError(
             f"{os.fspath(path)} is not a file that the save() of a result of this version wrote; make the result again"

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -195,23 +196,31 @@ def cells(html: str) -> list[list[str]]:
     return [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in html.splitlines() if row.startswith("<tr>")]
 
 
+def texts(html: str) -> list[str]:
+    """Of what a notebook shows of a memory the head, and each example, as they are read."""
+    marked = re.sub(r"</?mark[^>]*>", lambda tag: "»" if "/" in tag[0] else "«", html.partition("</style>")[2])
+    parts = [re.search(r"<p>(.*?)</p>", marked, re.DOTALL), *re.finditer(r"<li>(.*?)</li>", marked, re.DOTALL)]
+    return [" ".join(unescape(re.sub(r"<[^>]*>", "", part[1])).split()) for part in parts if part]
+
+
 def test_what_a_notebook_shows(tmp_path: Path) -> None:
-    """Of a memory each prefix once, the trigger token in quotes and what came next; of an atlas what was mined."""
+    """Of a memory each prefix once, the trigger token marked and what came next; of an atlas what was mined."""
     said = {"fingerprint": PROVENANCE.corpus, "spec": "a < b", "counts": {"mined_tokens": 4321}}
     directory = build_atlas(tmp_path / "a", corpus=said)
     atlas = open_atlas(directory)
     html = atlas["L0.M0"]._repr_html_()
-    assert html.startswith("<p><b>L0.M0</b> of handbuilt: its strongest prefixes</p>")
-    assert cells(html) == [
-        ["coefficient", "prefix", "then"],
-        ["3.000", "The capital of France«·is»", "·Paris"],
-        ["2.000", "«The»", "·capital"],
-        ["1.500", "The⏎«é»", "·[b]x[/b]"],
-    ]
     promoted = ["Paris", "Rome", "France", *(f"w{number}" for number in range(23, 16, -1))]
-    assert html.endswith(f"<p>Its value promotes {', '.join(f'·{token}' for token in promoted)}.</p>")
-    assert cells(atlas["L0.M1"]._repr_html_())[1:] == [["1.000", "«·Paris»", "(end)"]]
-    assert cells(atlas["L0.M3"]._repr_html_())[1:] == []
+    head, *examples = texts(html)
+    tokens = " ".join(f"·{token}" for token in promoted)
+    assert head == f'L0.M0 of handbuilt: fires at "is", "The", "é". Its value promotes {tokens}'
+    assert examples == [
+        "3.00 The capital of France«·is»·Paris. ✓ followed by the value\N{RIGHT SINGLE QUOTATION MARK}s first token",
+        "2.00 «The»·capital of France is Paris. 2 times",
+        "1.50 The⏎«é»·[b]x[/b]",
+        "-0.50 The capital of«·Italy»·is Rome.",
+    ]
+    assert texts(atlas["L0.M1"]._repr_html_())[1:] == ["1.00 «·Paris» (end of the sentence)"]
+    assert texts(atlas["L0.M3"]._repr_html_())[1:] == []
     shown = atlas._repr_html_()
     assert "<code>atlas[&quot;L0.M0&quot;]</code>" in shown
     assert dict(cells(shown)) == {
@@ -222,7 +231,7 @@ def test_what_a_notebook_shows(tmp_path: Path) -> None:
     }
     part = open_atlas(build_atlas(tmp_path / "p", part=(1, 2)))
     assert dict(cells(part._repr_html_()))["text"] == "four sentences, 19 tokens"
-    assert "3.000" in part["L0.M0"]._repr_html_()
+    assert texts(part["L0.M0"]._repr_html_())[1].startswith("3.00 The capital of France«·is»")
     assert "promotes" not in part["L0.M0"]._repr_html_()
     with pytest.raises(errors.AtlasUnfinished, match=r"part 1 of 2.* values"):
         part["L0.M0"].value()

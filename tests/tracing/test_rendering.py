@@ -156,32 +156,40 @@ def test_a_table_ends_at_the_edge_of_a_terminal_without_losing_a_number() -> Non
 
 
 def rows(html: str) -> list[list[str]]:
-    """The cells of every row of the tables, as they are written."""
-    return [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.S) for row in re.findall(r"<tr>(.*?)</tr>", html, re.S)]
+    """The cells of every row of the tables, as they are read."""
+    return [
+        [unescape(re.sub(r"<[^>]*>", "", cell)).strip() for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.S)]
+        for row in re.findall(r"<tr[^>]*>(.*?)</tr>", html, re.S)
+    ]
 
 
 def test_a_trace_in_a_notebook() -> None:
-    """Layers by tokens, the last layer first; below it the memories at the last position, five of each layer."""
+    """Layers by tokens with the final predictions below; then the last position's layers, with three memories each."""
     weak = [dominant(0, number, 0.015625, SAT) for number in range(20, 24)]
     places = ((PLACES[0][0], replace(PLACES[0][1], memories=(*STRONG, *weak))), PLACES[1])
     html = replace(TRACE, places=places)._repr_html_()
-    strong = ["100.0% +L0.M12 → ·&lt;mat&gt;", "6.2% -L0.M3 → ·of·eighteen·signs", "3.1% +L0.M5 → the"]
-    assert rows(html) == [
+    shown = [[cell.replace(" the final prediction", "").replace("\xa0", " ") for cell in row] for row in rows(html)]
+    assert shown[:4] == [
         ["layer", "the", "·cat"],
+        ["0", "·sat", "·<mat>"],
         ["1", "·cat", "·sat"],
-        ["0", "·sat", "·&lt;mat&gt;"],
-        ["1", "agreement"],
-        ["0", "residual", *strong, "1.6% +L0.M20 → ·sat", "1.6% +L0.M21 → ·sat"],
+        ["→", "·cat", "·sat"],
+    ]
+    strong = "L0.M12 ·<mat> 100 % L0.M3 ·of·eighteen·signs 6.2 % L0.M5 the 3.1 %"
+    assert shown[5:] == [
+        ["0", "·sat 50.0 % ✓", "·cat 25.0 %", "·<mat> 50.0 %", "residual", strong, "output for good"],
+        ["1", "·sat 50.0 % ✓", "·cat 25.0 %", "·sat 75.0 % ✓", "agreement", "", "residual for good"],
     ]
     assert "<p>tiny: 2 tokens, 2 layers. Each cell" in html
-    assert "<p>After position 1, ·cat: the memories" in html
+    assert "After position 1, <span" in html
     # Layer 1 says `cat`, the prediction after `the`, with certainty, and `sat` with 0.75; layer 0 says `sat`, which is
-    # not the prediction after `the`, and after `cat` has it second, with 0.25.
-    assert re.findall(r"rgba\(31,119,180,([\d.]+)\)", html) == ["0.600", "0.450", "0.000", "0.150"]
-    titles = [unescape(title) for title in re.findall(r'title="([^"]*)"', html.replace("\n", "|"))]
-    streams = ("residual: ·sat 0.500, ·cat 0.250", "feed-forward: ·cat 0.250", "output: ·<mat> 0.500, ·sat 0.250")
-    assert titles[3] == "|".join(["layer 0, residual", *streams])
-    assert html.count("<div") == html.count("</div>") == 1
+    # not the prediction after `the`, and after `cat` has it second, with 0.25. A shade is the root in tenths.
+    assert re.findall(r'<td class="(h[0-9])( top)?"', html) == [("h0", ""), ("h5", ""), ("h9", " top"), ("h8", " top")]
+    titles = [unescape(title).replace("\xa0", " ") for title in re.findall(r'<a[^>]* ?title="([^"]*)"', html)]
+    streams = ("residual: ·sat 50.0 %, ·cat 25.0 %", "feed-forward update: ·cat 25.0 %")
+    assert titles[3].split("\n") == ["layer 0, position 1: residual", *streams, "output: ·<mat> 50.0 %, ·sat 25.0 %"]
+    assert html.count("<div") == html.count("</div>")
+    assert "href" not in html.partition("</style>")[2]
     changed = replace(TRACE, interventions=(Intervention(MemoryId(0, 3)),))
     assert "tiny: 2 tokens, 2 layers with L0.M3=0. Each" in changed._repr_html_()
 

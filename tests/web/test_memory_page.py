@@ -245,7 +245,7 @@ def test_a_memory_is_said_to_say_a_token_only_where_it_is_clear(
     assert "Its value promotes ·Paris . That is what follows" in first
     assert "Below zero it has no clear token; the first," in first
     assert "Its value has no clear token. Its first, ·Paris , is what follows" in second
-    assert "Its value promotes ·Paris" in open_atlas(path)["L0.M0"]._repr_html_()
+    assert "Its value promotes ·Paris" in words(open_atlas(path)["L0.M0"]._repr_html_())
     assert "Its value has no clear token." in open_atlas(path)["L0.M1"]._repr_html_()
     fires = words(patient(reader, "/tokens/6").text)
     assert "L0.M1 1 0 no clear token" in fires

@@ -15,7 +15,7 @@ from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.show.pages.model.trace import CHANGES, PROMPT, WRITTEN
 from mnemoscope.tracing import causal_check, compare, generate
 from web.parts import Parts
-from web.planted_atlas import SPEC
+from web.planted_atlas import SPEC, other_weights
 from web.served import client, refused
 
 PROMPT_TEXT = "the cat sat on the"
@@ -230,6 +230,15 @@ def test_the_papers_figure_1_of_a_layer_is_drawn_with_links_to_the_others(reader
     off = data(reader, layer=1, set=OFF)["figure1"]
     assert (off["memories"], off["total"]["length"]) == ([], 0.0)
     assert data(reader, layer=1, set=OFF, view="before")["figure1"] == drawn
+
+
+def test_a_model_that_was_not_mined_has_lists_without_labels(planted: Path, tmp_path: Path) -> None:
+    other = client(planted, model=str(other_weights(tmp_path / "other")), force_model=True)
+    page = other.get("/trace", params={"prompt": PROMPT_TEXT}).text
+    assert "Who pushed" in page
+    assert re.search(r'<td class="about" title="; no clear token"></td>', page)
+    cause = other.get("/trace/cause", params={"prompt": PROMPT_TEXT, "until": "attributions"})
+    assert (cause.status_code, "Memories that the prediction hangs on" in cause.text) == (200, True)
 
 
 def test_a_memorys_page_leads_to_figure_1_at_its_best_trigger(reader: TestClient) -> None:

@@ -20,13 +20,12 @@ import polars as pl
 import polars.selectors as cs
 
 from mnemoscope.atlas.experts import as_stored
-from mnemoscope.atlas.features import promoted_tokens
 from mnemoscope.atlas.manifest import read_sealed
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.tables import Tables
 from mnemoscope.atlas.vocabulary import Vocabulary
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, MemoryIdError, OptionError
-from mnemoscope.foundation.formatting import before_token, html_row, html_table, show_text, show_token
+from mnemoscope.foundation.formatting import html_row, html_table, page_html
 from mnemoscope.foundation.memory_names import HISTOGRAM_EDGES, MemoryId
 from mnemoscope.foundation.near_duplicates import fold_triggers
 from mnemoscope.foundation.options.parameters import explain
@@ -35,9 +34,6 @@ from mnemoscope.foundation.reading import Reading
 T = TypeVar("T")
 BEST_TRIGGERS = 25
 """Triggers per memory in which patterns are sought (paper, section 3.1)."""
-_SHOWN, _PREFIX_CHARACTERS, _PROMOTED = 8, 60, 10
-"""What a notebook shows of a memory: prefixes, characters of each before the trigger token, and tokens of the value."""
-
 _COMPLETED = 100_000
 """Names offered for completion, at most."""
 _NUMBERED = re.compile(r"\s*(?:L([0-9]{1,6})\.?N|([0-9]{1,6})\.)([0-9]{1,9})\s*")
@@ -299,21 +295,7 @@ class Memory:
         return f"<Memory {self.id} of {self._atlas.path}>"
 
     def _repr_html_(self) -> str:
-        triggers = self.triggers().unique("prefix", keep="first", maintain_order=True).head(_SHOWN)
-        columns = ("coefficient", "prefix", "trigger_text", "next_text")
-        rows = [html_row("coefficient", ["prefix", "then"], tag="th")]
-        for coefficient, prefix, token, following in triggers.select(columns).iter_rows():
-            before = show_text(before_token(prefix, token)[-_PREFIX_CHARACTERS:])
-            then = "(end)" if following is None else show_token(following)
-            rows.append(html_row(f"{coefficient:.3f}", [f"{before}«{show_token(token)}»", then]))
-        promoted = ""
-        if self._atlas.manifest.part is None:
-            tokens = promoted_tokens(self._only_row("values").to_dicts()[0])[:_PROMOTED]
-            texts = ", ".join(show_token(self._atlas.vocabulary.texts[token]) for token in tokens)
-            promoted = f"<p>Its value {f'promotes {escape(texts)}' if tokens else 'has no clear token'}.</p>"
-        model = escape(self._atlas.manifest.model.spec)
-        heading = f"<p><b>{self.id}</b> of {model}: its strongest prefixes</p>"
-        return "\n".join([heading, html_table(rows), promoted])
+        return page_html("memory_html", self._atlas, self.id)
 
     def triggers(self, sign: int | None = 1) -> pl.DataFrame:
         """The triggers of one sign (+1 or -1; None: both), best first, possibly none.

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import polars as pl
 
 from mnemoscope.attribution.explanation import Explanation, Spread, Table, logits, memory_table, spread_text
-from mnemoscope.foundation.formatting import show_token
+from mnemoscope.foundation.formatting import page_html, show_token
 from mnemoscope.tracing.records import Record, Token
 from mnemoscope.tracing.rendering import Column, Pale, fit
 
@@ -137,6 +137,9 @@ class Attribution(Explanation):
 
     def __repr__(self) -> str:
         return f"<Attribution of {self.title()}: {self.difference:+.2f}; print it to read it>"
+
+    def _repr_html_(self) -> str:
+        return page_html("attribution_html", self.to_dict(), f"{self.model}: {self._title_of(show_token(self.prompt))}")
 
     def blocks(self) -> Sequence[str | Table]:
         sums = {name: float(self.layers[name].sum()) for name in PARTS}

@@ -80,10 +80,10 @@ class Explanation(Result, ABC):
 
     def _repr_html_(self) -> str:
         shown = [one for one in self.blocks() if one]
-        return "\n".join(f"<p>{escape(one)}</p>" if isinstance(one, str) else _html(*one) for one in shown)
+        return "\n".join(f"<p>{escape(one)}</p>" if isinstance(one, str) else table_html(*one) for one in shown)
 
 
-def _html(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> str:
+def table_html(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> str:
     first, *others = (name for name, _, _ in columns)
     return html_table([html_row(first, others, tag="th"), *(html_row(row[0], row[1:]) for row in rows)])
 
@@ -131,7 +131,7 @@ def about_memories(
     what is known of each memory and the sign of its coefficient: `label`, `promotes` (five tokens, none without a clear
     one) and `trigger` (the best one's text).
     """
-    positive = pl.col(coefficient) > 0
+    positive = pl.col(coefficient) >= 0  # a memory that no longer fires is what it was when it did
     memories = memories.with_columns(
         pl.col("position") + first,
         pl.Series("token", [tokens[position] for position in memories["position"]], dtype=pl.String),

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 import polars as pl
 
 from mnemoscope.atlas.derived_manifest import Weights
-from mnemoscope.attribution.explanation import Explanation, Spread, Table, logits, memory_table, spread_text
+from mnemoscope.attribution.explanation import Explanation, Spread, Table, logits, memory_table, spread_text, table_html
 from mnemoscope.attribution.setting_back import Written
-from mnemoscope.foundation.formatting import show_token
+from mnemoscope.foundation.formatting import page_html, show_token
 from mnemoscope.tracing.records import Record, Token
 from mnemoscope.tracing.rendering import Column, cells_at
 
@@ -126,6 +126,13 @@ class RunDifference(Explanation):
         shares = about_shares(one.recovered for one in self.patched)
         texts = [f"{each} writes {show_token(self.continued + each.text)}" for each in self.written]
         return [*head, "", self._change_table(), "", self._patch_table(), *shares, "", ending, *texts]
+
+    def _repr_html_(self) -> str:
+        if self.said is None or self.parts.is_empty() or self.memories.is_empty():
+            return super()._repr_html_()
+        headline, *_ = self.blocks()
+        table = table_html(*self._patch_table())
+        return page_html("difference_html", self.to_dict(), f"{headline}.") + table
 
     @property
     def sorted_by(self) -> str:

@@ -12,12 +12,20 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from threading import Timer
 from typing import TextIO
 
 from mnemoscope.cli.runner import stream_behind
 from mnemoscope.foundation.options.model_options import display_name
-from mnemoscope.foundation.progress import NOTE, WORKER, Note, Progress, report_to, unit_and_rest
+from mnemoscope.foundation.progress import (
+    NOTE,
+    WORKER,
+    Note,
+    Progress,
+    report_to,
+    reporting_late,
+    reporting_to,
+    unit_and_rest,
+)
 
 LINE_EVERY, EVENT_EVERY = 10.0, 1.0
 """Seconds between two lines of one stage, for people and for programs."""
@@ -31,21 +39,17 @@ def reporting(events: bool = False) -> Iterator[Progress]:
             yield report
     else:
         lines = json_events(sys.stderr) if events else Lines(sys.stderr)
-        yield lines
+        with reporting_to(lines):
+            yield lines
         lines.finish()
 
 
 @contextmanager
 def loading(model: str, *, after: float = 2.0) -> Iterator[None]:
-    """Says on stderr that a model is loaded, if that takes longer than `after` seconds."""
-    with reporting() as progress:
-        timer = Timer(after, progress, ("loading", 0, None, display_name(model)))
-        timer.daemon = True
-        timer.start()
-        try:
-            yield
-        finally:
-            timer.cancel()
+    """Says on stderr that a model is loaded, and then what of it, if that takes longer than `after` seconds."""
+    with reporting() as progress, reporting_late(progress, after=after) as report:
+        report("loading", 0, None, display_name(model))
+        yield
 
 
 @dataclass(frozen=True)
@@ -62,12 +66,12 @@ class ProgressReport:
 
 @dataclass
 class Pace:
-    """The speed of each stage since its first report."""
+    """The speed of each stage since its first report, of each unit on its own."""
 
-    _began: dict[str, tuple[float, float]] = field(default_factory=dict)
+    _began: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
 
     def report(self, stage: str, done: float, total: float | None, note: str, now: float) -> ProgressReport:
-        since, first = self._began.setdefault(stage, (now, done))
+        since, first = self._began.setdefault((stage, unit_and_rest(note)[0]), (now, done))
         rate = (done - first) / (now - since) if now > since and done > first else None
         left = (total - done) / rate if rate and total is not None and done < total else None
         return ProgressReport(stage, done, total, note, rate, left)

@@ -8,6 +8,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from importlib import import_module
 from itertools import accumulate, pairwise
 from typing import Any, Literal
 
@@ -172,6 +173,13 @@ def html_row(head: str, texts: Iterable[str], *, tag: str = "td") -> str:
 
 def html_table(rows: Iterable[str]) -> str:
     return "\n".join(['<table style="border-collapse:collapse">', *rows, "</table>"])
+
+
+def page_html(view: str, *shown: Any) -> str:
+    """What a notebook shows: HTML without script or other files, by a function of `show.pages.notebook`, which uses the
+    pages' templates. They lie on a higher floor than what is shown, so they are found by name when something is.
+    """
+    return str(getattr(import_module("mnemoscope.show.pages.notebook"), view)(*shown))
 
 
 def runs(numbers: Iterable[int]) -> str:

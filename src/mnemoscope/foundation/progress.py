@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib import import_module
 from typing import Any, Self, TextIO
 
@@ -37,33 +38,100 @@ WORKER, NOTE = "worker", "note"
 """The stages of reports that are not progress: about workers (`worker_note`), and a line to be read once."""
 
 
+_outer: ContextVar[Progress | None] = ContextVar("_outer", default=None)
+
+
+@contextmanager
+def reporting_to(progress: Progress) -> Iterator[Progress]:
+    """All that reports inside, such as the loading of a model, reports to `progress`."""
+    before = _outer.set(progress)
+    try:
+        yield progress
+    finally:
+        _outer.reset(before)
+
+
+@contextmanager
+def reporting_late(progress: Progress, *, after: float = 2.0) -> Iterator[Progress]:
+    """All that reports inside reports to `progress`, if it takes longer than so many seconds: first what is being done
+    then.
+    """
+    latest: list[tuple[str, float, float | None, str]] = []
+    lock = threading.Lock()
+
+    def begin() -> None:
+        with lock:
+            for told in latest:
+                progress(*told)
+
+    def report(stage: str, done: float, total: float | None, note: str) -> None:
+        with lock:
+            latest[:] = [(stage, done, total, note)]
+            if timer.finished.is_set():
+                progress(*latest[0])
+
+    timer = threading.Timer(after, begin)
+    timer.daemon = True
+    timer.start()
+    try:
+        with reporting_to(report):
+            yield report
+    finally:
+        timer.cancel()
+        with lock:
+            latest.clear()
+
+
+def report_loading(note: str, done: float = 0, total: float | None = None) -> None:
+    """What of a model is being loaded, in words; or with a `total` how much of it, `note` being the unit."""
+    (_outer.get() or ignore_progress)("loading", done, total, note)
+
+
 @contextmanager
 def report_to(progress: "bool | Progress | None", stream: TextIO | None = None) -> Iterator[Progress]:
-    """What a room reports to: `progress` itself; for True one bar on `stream` (stderr) in a terminal, or one line of a
-    notebook's cell, which stays; else nothing.
+    """What a room reports to: `progress` itself; for True what the work around it reports to, else one bar on `stream`
+    (stderr) in a terminal, or one line of a notebook's cell, which stays; else nothing.
     """
-    if callable(progress):
-        yield progress
-        return
-    stream = stream or sys.stderr
+    stream, outer = stream or sys.stderr, _outer.get()
     notebook = not stream.isatty() and "ipykernel" in sys.modules
-    if not progress or not (stream.isatty() or notebook):
-        yield ignore_progress
+    if callable(progress):
+        given = progress
+    elif progress and outer is not None:
+        given = outer
+    elif not progress or not (stream.isatty() or notebook):
+        given = ignore_progress
+    else:
+        with _bar(stream, notebook=notebook) as report, reporting_to(report):
+            yield report
         return
+    with reporting_to(given):
+        yield given
+
+
+@contextmanager
+def _bar(stream: TextIO, *, notebook: bool) -> Iterator[Progress]:
     from tqdm import tqdm
 
     place: Any = _CellLine() if notebook else stream
     bar: Any = None
+    began = time.time()
 
     def report(stage: str, done: float, total: float | None, note: str) -> None:
         nonlocal bar
         if stage in (WORKER, NOTE):
             if stage == NOTE or (isinstance(note, Note) and note.facts["what"] == "lost"):  # the bar counts the others
-                tqdm.write(show_controls(note if stage == NOTE else f"{stage} {note}"), file=stream)
+                line = show_controls(note if stage == NOTE else f"{stage} {note}")
+                if notebook:
+                    _CellLine().write(line)
+                else:
+                    tqdm.write(line, file=stream)
             return
         unit, rest = unit_and_rest(note)
+        uncounted = total is None and not done
         about: dict[str, Any] = {"total": total, "unit": f" {unit}".rstrip()}
-        if bar is None or bar.desc != stage or done < bar.n:  # a bar each: rates count from its first report
+        about["bar_format"] = "{desc} [{elapsed}{postfix}]" if uncounted else None
+        # A bar each: rates count from its first report.
+        if bar is None or (bar.desc, bar.unit) != (stage, about["unit"]) or done < bar.n:
             end()
             bar = tqdm(
                 desc=stage,
@@ -75,8 +143,8 @@ def report_to(progress: "bool | Progress | None", stream: TextIO | None = None) 
                 smoothing=0,
                 **about,
             )
-        vars(bar).update(about)
-        bar.set_postfix_str(show_controls(rest), refresh=False)
+        vars(bar).update(about | ({"start_t": began} if uncounted else {}))  # the time of all the work, without a rate
+        bar.set_postfix_str(show_controls(rest), refresh=uncounted)
         bar.update(done - bar.n)
 
     def end() -> None:

@@ -1,21 +1,19 @@
-"""A trace as text for a terminal and as HTML for a notebook.
+"""A trace as text for a terminal.
 
 All positions' predictions, then one position layer by layer. Nothing of it is cut, but for a terminal (`for_terminal`)
 tables are: rows at its width, and long cells. Spaces inside tokens show as middle dots and control characters as signs
-(formatting.py), so that no prompt can disturb a terminal. The HTML is self-contained: inline styles, no script, nothing
-fetched, every text escaped; `mnemoscope serve` draws its own.
+(formatting.py), so that no prompt can disturb a terminal.
 """
 
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from html import escape
 from itertools import accumulate
 
 from rich.cells import cell_len, set_cell_size
 
-from mnemoscope.foundation.formatting import HTML_CELL, html_row, html_table, show_token
+from mnemoscope.foundation.formatting import show_token
 from mnemoscope.tracing.logit_sums import AttendedToken, LogitSum
 from mnemoscope.tracing.records import Dominant, LayerState, Position, Prediction
 
@@ -172,39 +170,3 @@ def sum_lines(at: Position, written: LogitSum) -> list[str]:
 def _attended_text(one: AttendedToken) -> str:
     where = "" if one.position is None else f"@{one.position}"
     return f"{_cell(show_token(one.token.text), 12)}{where} {one.weight:.0%}"
-
-
-def trace_html(about: str, positions: Sequence[Position], places: Sequence[Sequence[LayerState]]) -> str:
-    """A trace as HTML: one table, layers by tokens, and the last position's memories; `places[layer][position]`."""
-    layers, last = list(reversed(range(len(places)))), positions[-1]
-    grid = [html_row("layer", (show_token(at.token.text) for at in positions), tag="th")]
-    for layer in layers:
-        cells = map(_html_cell, places[layer], (at.prediction[0].token.id for at in positions))
-        grid.append(f'<tr><th scope="row" style="{HTML_CELL}">{layer}</th>{"".join(cells)}</tr>')
-    strongest = []
-    for layer in layers:
-        state = places[layer][-1]
-        memories = (_memory_text(one).lstrip() for one in state.memories[:_SHOWN])
-        strongest.append(html_row(str(layer), [state.event, *memories]))
-    lines = [
-        '<div style="overflow-x:auto;font-size:90%">',
-        f"<p>{escape(about)}. Each cell: what the layer's output "
-        "predicts after the token; the darker, the more probable the model's final prediction is among its best.</p>",
-        html_table(grid),
-        f"<p>After position {last.position}, {escape(show_token(last.token.text))}: "
-        "the memories that contribute most (share of the layer's contributions, memory, vote).</p>",
-        html_table(strongest),
-        "</div>",
-    ]
-    return "\n".join(lines)
-
-
-def _html_cell(state: LayerState, final: int) -> str:
-    share = next((one.probability for one in state.output if one.token.id == final), 0.0)
-    streams = "\n".join(
-        f"{name}: " + ", ".join(map(prediction_text, best[:_SHOWN]))
-        for name, best in (("residual", state.residual), ("feed-forward", state.ffn), ("output", state.output))
-    )
-    title = escape(f"layer {state.layer}, {state.event}\n{streams}", quote=True)
-    style = f"{HTML_CELL};background:rgba(31,119,180,{0.6 * min(1.0, share):.3f})"
-    return f'<td style="{style}" title="{title}">{escape(show_token(state.output[0].token.text))}</td>'

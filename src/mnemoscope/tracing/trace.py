@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.errors import OptionError
+from mnemoscope.foundation.formatting import page_html
 from mnemoscope.foundation.memory_changes import Intervention, Interventions, counted_from, interventions_of
 from mnemoscope.foundation.memory_names import Numbering
 from mnemoscope.foundation.options.chat_prompt import Prompt, as_written, choose_position, first_position, own_tokens
@@ -23,7 +24,7 @@ from mnemoscope.tracing.interventions import intervene
 from mnemoscope.tracing.logit_sums import LogitSum, logit_sums
 from mnemoscope.tracing.predictions import best_predictions, ids_of
 from mnemoscope.tracing.records import Dominant, LayerState, Position, Token, decision, plain
-from mnemoscope.tracing.rendering import layer_lines, position_lines, sum_lines, trace_html
+from mnemoscope.tracing.rendering import layer_lines, position_lines, sum_lines
 from mnemoscope.tracing.scoring.ranking import top as best_of
 from mnemoscope.tracing.scoring.scores import (
     activity_of,
@@ -102,7 +103,7 @@ class Trace(Result):
 
     def _repr_html_(self) -> str:
         about = self._about() + (f" with {self._changes()}" if self.interventions else "")
-        return trace_html(about, self.positions, self.places)
+        return page_html("trace_html", self.to_dict(), about)
 
     def _about(self) -> str:
         return f"{self.model}: {len(self.positions)} tokens, {len(self.places)} layers"

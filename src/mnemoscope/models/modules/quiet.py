@@ -1,16 +1,18 @@
-"""Silences the libraries' warnings and progress bars.
+"""Silences the libraries' warnings and progress bars, and reports their progress as ours.
 
 Logging thresholds are global, so threads share their changes.
 """
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sized
 from contextlib import AbstractContextManager, contextmanager
 from logging import CRITICAL, ERROR, Logger, getLogger
+from typing import Any
 
 from huggingface_hub.utils import logging as hub_logging
 from transformers.utils import logging
 
+from mnemoscope.foundation.progress import report_loading
 from mnemoscope.foundation.shared_change import shared_change
 
 
@@ -35,7 +37,7 @@ def suppress_warnings() -> AbstractContextManager[None]:
 def suppress_output() -> Iterator[None]:
     """Like `suppress_warnings`, and without progress bars and Python warnings, for loading."""
     bars = logging.is_progress_bar_enabled()
-    hub_before = hub_logging.get_verbosity()
+    hub_before, hook = hub_logging.get_verbosity(), logging.set_tqdm_hook(_replace_bar)
     hub_logging.set_verbosity(CRITICAL)
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
@@ -44,5 +46,19 @@ def suppress_output() -> Iterator[None]:
             yield
     finally:
         hub_logging.set_verbosity(hub_before)
+        logging.set_tqdm_hook(hook)
         if bars:
             logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+def _replace_bar(bar: Callable[..., Any], given: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+    """The library's bar, which is silent; in place of the one over a model's weights a report of each."""
+    if not given or not isinstance(given[0], Sized) or named.get("desc") != "Loading weights":
+        return bar(*given, **named)
+    return _report_each(given[0])
+
+
+def _report_each(weights: Any) -> Iterator[Any]:
+    for done, weight in enumerate(weights):
+        report_loading("weights", done, len(weights))
+        yield weight

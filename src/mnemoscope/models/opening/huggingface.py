@@ -22,6 +22,7 @@ from transformers.models.auto.modeling_auto import (
 
 from mnemoscope.errors import ModelDamaged, ModelError, ModelNotFound, ModelUnsupported, OptionError
 from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions, check_names, local_folder
+from mnemoscope.foundation.progress import report_loading
 from mnemoscope.models.anatomy.anatomy import check_supported, find_layers, numbers_in, text_config
 from mnemoscope.models.anatomy.structure import LAYER_COUNTS, infer
 from mnemoscope.models.loaded_parts import LoadedParts, first_line
@@ -200,6 +201,8 @@ def _load_stored(
         check_config(config, place, source, arguments)
     kind = _kind_of(config, trust)
     stated = None if words is None else words.stated
+    if with_tokenizer:
+        report_loading("its tokenizer")
     tokenizer = open_tokenizer(place, arguments, source=source, stated=stated) if with_tokenizer else None
     if words is not None:
         with one_line_errors(source):
@@ -216,6 +219,7 @@ def _load_stored(
     arguments |= {"dtype": "auto", "output_loading_info": True}
     folder = Path(place) if words is None and Path(place).is_dir() else None
     plain = folder is not None and getattr(config, "quantization_config", None) is None
+    report_loading("its weights")
     model, notes = None, {"missing_keys": ["all"]}
     with one_line_errors(source, folder=folder):
         if folder is None or not plain or is_usual(folder):

@@ -16,7 +16,8 @@ from torch import nn
 
 from mnemoscope.errors import ModelUnsupported, OptionError, ProofFailed, TokenizerNotFound
 from mnemoscope.foundation.options.mining_options import AUTO, DTYPES
-from mnemoscope.foundation.options.model_options import ModelOptions, write_max_memory
+from mnemoscope.foundation.options.model_options import ModelOptions, display_name, write_max_memory
+from mnemoscope.foundation.progress import Progress, report_loading, report_to, reporting_late
 from mnemoscope.models.forward.text_readings import capture_streams, read_text_coefficients
 from mnemoscope.models.language_model import LanguageModel, Readings
 from mnemoscope.models.loaded_parts import LoadedParts, first_line, raised_by_package
@@ -45,6 +46,7 @@ def load_model(
     device: str | torch.device = AUTO,
     trust_remote_code: bool = False,
     max_memory: str | Mapping[int | str, int | str] | None = None,
+    progress: bool | Progress = True,
 ) -> LanguageModel:
     """The LanguageModel of a hub id, a folder, `builtin:NAME`, `handmade:NAME`, `fairseq:PATH.pt` or a loaded model.
 
@@ -77,8 +79,15 @@ def load_model(
     if room.is_bounded:
         room.budgets()
     reopen = steady()(partial(_open, source, tokenizer, opening, room))
-    opened = reopen()
-    model, network = _read(opened, kind, place, revision)
+    name = display_name(str(source)) if isinstance(source, str | Path) else type(source).__name__
+
+    def report(stage: str, done: float, total: float | None, note: str) -> None:
+        given(stage, done, total, f"{name}: {note}" if total is None else note)
+
+    with report_to(progress) as given, reporting_late(report):
+        report_loading("its files")
+        opened = reopen()
+        model, network = _read(opened, kind, place, revision)
     again = None
     if opened.in_memory and network is opened.network:
         again = lambda: _read(reopen(), kind, place, revision)[0]  # noqa: E731
@@ -99,6 +108,7 @@ def _read(
     elif opened.in_memory and is_spread(opened.network):
         raise OptionError("a model that accelerate has spread stays where it is; leave out device")
     kind = torch.float32 if kind is None and not opened.in_memory else kind
+    report_loading("its fingerprint")
     check_finite(opened.network)
     content = content_fingerprint(opened.network, opened.config, opened.tokens.description)
     try:

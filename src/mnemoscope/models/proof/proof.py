@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from mnemoscope.errors import ModelUnsupported, ProofFailed
+from mnemoscope.foundation.progress import report_loading
 from mnemoscope.foundation.reading import Reading
 from mnemoscope.models.anatomy.anatomy import Layer
 from mnemoscope.models.forward.hooks import Block, overwrite_coefficients, read_blocks, read_final
@@ -61,6 +62,7 @@ def prove(model: LanguageModel) -> Proof:
     in_sentence = pad_sequence(rows, batch_first=True).to(model.device)
     scales = [ErrorScale(in_sentence, coarsest((model.dtype, parts.ffn.precision))) for parts in model.anatomy.layers]
     limit = max(scale.limit for scale in scales)
+    report_loading("its proof")
     with torch.inference_mode(), run_uncompiled():
         blocks, calls, final, logits = _run(model, ids)
         if model.reading.causal:
@@ -68,6 +70,7 @@ def prove(model: LanguageModel) -> Proof:
             check_causal(model, ids, model.logits(ids) if model.numberings else logits, limit=limit)
         layers = []
         for layer, (parts, block, call) in enumerate(zip(model.anatomy.layers, blocks, calls, strict=True)):
+            report_loading("layers", layer, len(blocks))
             scale = scales[layer]
             residual = residual_error(parts, block, call, scale)
             ablation = ablation_error(model, layer, block, call, scale)
@@ -77,6 +80,8 @@ def prove(model: LanguageModel) -> Proof:
         scale = ErrorScale(in_sentence, model.dtype)
         scores = scale.error(model.scores(final, projection="lens"), logits)
         _refuse_above(model, "scores", scores, scale, len(blocks) - 1)
+        report_loading("layers", len(blocks), len(blocks))
+        report_loading("its proof, sentences alone")
         prove_company(model, sentences, half=limit > min(LIMITS.values()))
     residual, ablation, keys = (max(column) for column in zip(*layers, strict=True))
     return Proof(residual, ablation, keys, scores, tuple(layers))

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field
 
 from mnemoscope.atlas.vocabulary import Vocabulary
 from mnemoscope.errors import OptionError
-from mnemoscope.foundation.formatting import format_value
+from mnemoscope.foundation.formatting import format_value, show_token
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.patterns.labels import listed_labels
 from mnemoscope.show.figures.figure1 import BROAD, NARROW, draw
@@ -198,7 +198,8 @@ def chosen_place(wanted: TraceAddress, trace: Data) -> tuple[int, int]:
 class TraceView:
     events, streams = EVENTS, STREAMS
 
-    def __init__(self, wanted: TraceAddress, data: Data, words: Vocabulary) -> None:
+    def __init__(self, wanted: TraceAddress, data: Data, words: Vocabulary | None) -> None:
+        """Without `words` a token is shown by its text alone, which does not tell the parts of a character."""
         self.wanted, self.trace, self.layer, self.position = wanted, data["trace"], data["layer"], data["position"]
         self.first, self.last = (self.trace["positions"][end]["position"] for end in (0, -1))
         self.index = self.position - self.first
@@ -214,7 +215,7 @@ class TraceView:
         self._words = words
 
     def visible_text(self, one: Data) -> str:
-        return self._words.visible_text(one["id"])
+        return show_token(one["text"]) if self._words is None else self._words.visible_text(one["id"])
 
     def at(self, part: str, *, layer: int | None = None, position: int | None = None) -> str:
         layer = self.layer if layer is None else layer
@@ -293,10 +294,7 @@ class TraceView:
         ]
 
     def waterfall(self, attribution: Data) -> Data:
-        """The direct effects of an attribution as bars; the last is their sum."""
-        direct = attribution["direct"]
-        biases = [("biases", direct["biases"])] if direct["biases"] else []
-        return draw_waterfall([("embedding", direct["embedding"])], direct, biases, attribution["difference"])
+        return draw_effects(attribution)
 
     def clicks(self, one: Data) -> list[tuple[str, str, str]]:
         name = one["memory"]
@@ -309,6 +307,13 @@ class TraceView:
             ("set", now, f"set {name} to this activation (coefficient) everywhere; the number can be edited above"),
         )
         return [(label, self.wanted.with_change(change), title) for label, change, title in changes]
+
+
+def draw_effects(attribution: Data) -> Data:
+    """The direct effects of an attribution as bars; the last is their sum."""
+    direct = attribution["direct"]
+    biases = [("biases", direct["biases"])] if direct["biases"] else []
+    return draw_waterfall([("embedding", direct["embedding"])], direct, biases, attribution["difference"])
 
 
 def draw_waterfall(
@@ -348,7 +353,7 @@ def draw_waterfall(
 
 def describe_memories(edition: Edition, rows: Sequence[Data], by: str = "coefficient") -> list[Data]:
     """Rows of memories with what the atlas says of each and the sign of its coefficient: `label` and `promotes`."""
-    features = [(MemoryId.parse(row["memory"]), 1 if row[by] > 0 else -1) for row in rows]
+    features = [(MemoryId.parse(row["memory"]), 1 if row[by] >= 0 else -1) for row in rows]
     labels, described = listed_labels(edition.atlas, features), []
     edition.check_current()
     for row, (memory, sign) in zip(rows, features, strict=True):
