@@ -183,6 +183,10 @@ def test_some_memories_are_columns_of_all(case: Any) -> None:
     named = SimpleNamespace(id=names[1])  # as the memories of an atlas
     found = model.coefficients(texts, memories=iter([names[0], named, names[2]]), as_arrays=True)
     assert found.memories == {1: (last, 0), 0: (3,)}
+    ranges, those = "L1.M2-4,L0.M1", {1: (2, 3, 4), 0: (1,)}
+    if model.numbering(1).routed:
+        ranges, those = "L1.E0.M2-4", {1: (2, 3, 4)}
+    assert model.coefficients(texts[0], memories=ranges, as_arrays=True).memories == those
     assert np.array_equal(found[1], whole[1][..., [last, 0]], equal_nan=True)
     assert np.array_equal(found[0], whole[0][..., [3]], equal_nan=True)
     frame = model.coefficients(texts[0], memories=names)
@@ -302,7 +306,7 @@ def test_chats_and_texts_stand_side_by_side() -> None:
         ("a", {"layers": [7]}, MemoryIdError, "layer 7 does not exist; the model has layers 0 to 1"),
         ("a", {"layers": []}, OptionError, "layers or memories names none"),
         ("a", {"memories": []}, OptionError, "layers or memories names none"),
-        ("a", {"memories": "L1.M99"}, MemoryIdError, "memory L1.M99 is not in layer 1 of .*, which has memories 0-23"),
+        ("a", {"memories": "L1.M99"}, MemoryIdError, "L1.M99 is not in .*, whose layer 1 has memories 0-23"),
         ("a", {"memories": [99]}, MemoryIdError, "memory 99 is not in layer 0"),
         ("a", {"memories": [-1]}, MemoryIdError, "memory -1 is not in layer 0"),
         ("a", {"memories": "L9.M0"}, MemoryIdError, "layer 9 does not exist"),

@@ -21,6 +21,7 @@ from mnemoscope.errors import MemoryIdError, ModelUnsupported, NotFinite, Option
 from mnemoscope.foundation.memory_changes import At
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.foundation.options.chat_prompt import Prompt, as_written, choose_position, first_position, own_tokens
+from mnemoscope.foundation.options.named_memories import NamedMemories
 from mnemoscope.foundation.origin import made_by
 from mnemoscope.models.forward.attention import find_attention, read_attention
 from mnemoscope.models.forward.batches import default_batch_tokens, pack, pad, sides
@@ -140,19 +141,17 @@ def _numbers_of(model: LanguageModel, layers: Iterable[int] | None, memories: Me
         chosen = {}
         for one in memories if isinstance(memories, Iterable) and not isinstance(memories, str) else [memories]:
             name: Any = getattr(one, "id", one)  # of an atlas's memory
-            name = MemoryId.parse(name) if isinstance(name, str) else name
-            if isinstance(name, MemoryId):
-                if layers is not None and name.layer not in every:
-                    raise OptionError(f"{name} is in none of the layers {list(every)}; name its layer, or no layers")
-                found = {name.layer: model.numbering(name.layer).number(name)}
-            elif isinstance(name, int | np.integer):
-                found = {
-                    layer: int(name) if 0 <= name < numbering.count else None for layer, numbering in every.items()
-                }
+            if isinstance(name, int | np.integer):
+                found = [(layer, int(name)) for layer in every]
+            elif isinstance(name, str | MemoryId):
+                named = NamedMemories.parse(str(name)).of(model)
+                found = [(each.layer, model.numbering(each.layer).number(each) or 0) for each in named]
             else:
                 raise MemoryIdError(f"{one!r:.60} does not name a memory; write one as L10.M222, or give its number")
-            for layer, number in found.items():
-                if number is None:
+            for layer, number in found:
+                if layers is not None and layer not in every:
+                    raise OptionError(f"{name} is in none of the layers {list(every)}; name its layer, or no layers")
+                if not 0 <= number < model.numbering(layer).count:
                     has = model.numbering(layer).range_text()
                     raise MemoryIdError(f"memory {one} is not in layer {layer} of {model.spec}, which has {has}")
                 chosen.setdefault(layer, {})[number] = None
