@@ -48,7 +48,7 @@ class NamedMemories:
             listed = stated.get("memories")
             names = [one.get("memory") for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
             if not names or not all(isinstance(each, str) for each in (stated.get("model"), *_prints(stated), *names)):
-                raise OptionError(f"{text[1:]} is no list of memories; name a file that --save-list wrote")
+                raise OptionError(f"{text[1:]} is no list of memories; name a list that was saved")
         parts = []
         for name in names:
             match = _FORM.fullmatch(name.strip())
