@@ -9,13 +9,13 @@ import altair as alt
 import pytest
 from jsonschema import ValidationError
 
+from mnemoscope.atlas.schema import THE_PAPERS
 from mnemoscope.questions import QUESTIONS
 from mnemoscope.questions.question import Answer
 from mnemoscope.show.figures.chart import STYLE, Figure
 from mnemoscope.show.figures.colours import BLUE, GREEN, GREY, ORANGE, PURPLE
 from mnemoscope.show.figures.page_svg import ATTRIBUTES, ELEMENTS, page_svg
 from mnemoscope.show.figures.panels import small_specification, specification
-from mnemoscope.show.pages.overview import GLANCE
 
 OURS = {"class", "role", "aria-label", "font-family", "href", "tabindex"}
 
@@ -58,7 +58,7 @@ def test_it_is_right_by_the_grammar(question: str, answers: dict[str, Answer], f
         alt.VConcatChart.from_dict(whole, validate=True)
 
 
-@pytest.mark.parametrize("question", GLANCE)
+@pytest.mark.parametrize("question", THE_PAPERS)
 def test_a_small_one_is_the_first_panel_as_one_silent_picture(
     question: str, answers: dict[str, Answer], figures: dict[str, Figure]
 ) -> None:
@@ -67,7 +67,7 @@ def test_a_small_one_is_the_first_panel_as_one_silent_picture(
     root = ElementTree.fromstring(svg)
     assert (root.get("role"), root.get("aria-label")) == ("img", "Seen at a glance")
     assert not [element for element in root.iter() if element.tag in ("a", "title")]
-    assert float(root.attrib["width"]) < 400
+    assert float(root.attrib["width"]) < 480
     assert float(root.attrib["height"]) < 200
     texts = {element.text for element in root.iter("text")}
     assert not texts & {"share", "share of memories", "share of prefixes", "layer (counted from 0)"}
