@@ -67,7 +67,7 @@ def test_a_small_one_is_the_first_panel_as_one_silent_picture(
     root = ElementTree.fromstring(svg)
     assert (root.get("role"), root.get("aria-label")) == ("img", "Seen at a glance")
     assert not [element for element in root.iter() if element.tag in ("a", "title")]
-    assert float(root.attrib["width"]) < 480
+    assert float(root.attrib["width"]) < 410
     assert float(root.attrib["height"]) < 200
     texts = {element.text for element in root.iter("text")}
     assert not texts & {"share", "share of memories", "share of prefixes", "layer (counted from 0)"}

@@ -272,11 +272,12 @@ def _narrow_part(part: Any, *, columns: int) -> Any:
     if not isinstance(part, dict):
         return part
     narrow = {name: _narrow_part(one, columns=columns) for name, one in part.items()}
+    limit = {"labelLimit": SMALL_WIDTH // 2} if columns == 2 else {}
     for name, one in narrow.get("encoding", {}).items():
         if name in ("x", "y") and columns == 2:
             narrow["encoding"][name] = one | {"title": None}
         elif isinstance(one, dict) and one.get("legend"):
-            narrow["encoding"][name] = one | {"legend": one["legend"] | {"columns": columns}}
+            narrow["encoding"][name] = one | {"legend": one["legend"] | {"columns": columns} | limit}
     return narrow
 
 
