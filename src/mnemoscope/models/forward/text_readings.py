@@ -12,7 +12,6 @@ from operator import index
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -260,6 +259,7 @@ class _Rows:
 
     def frame(self) -> Any:
         import polars as pl  # mining does without
+        import pyarrow as pa
 
         asked, counts, width = self._asked, self._asked.counts, int(self._firsts[-1])
 
