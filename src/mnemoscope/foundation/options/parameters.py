@@ -46,7 +46,7 @@ MEANINGS = {
     "limit": "How many are listed.",
     "fit_lenses.max_tokens": "The most tokens that are read.",
     "memories": "Memories, by name or number; None: all.",
-    "coefficients.memories": 'Memories: "L3.M17", "L5.M0-19,L6" or "@FILE"; or their numbers in each of the layers; None: all.',
+    "coefficients.memories": '"L3.M17", "L5.M0-19,L6" or "@FILE"; or their numbers in each of the layers; None: all.',
     "trace.memories": "At most how many memories of each layer and position.",
     "figure1.memories": "At most how many memories have a row of their own.",
     "memory": "The name of a memory, such as L10.M222.",
