@@ -61,8 +61,8 @@ def test_which_weights_changed(compared: Path, tmp_path: Path) -> None:
     replace(found, pairs=[{**found.pairs[0], "weights": pl.DataFrame(rows, schema=columns, orient="row")}]).save()
     shown = "".join(Parts(client(atlas).get("/compare").text).text.split())
     assert "Weightschangedin4modules" in shown
-    assert "Bymodule,overalllayersmodulesharemlp50%norm50%By" in shown
-    assert "Bylayer,overallmoduleslayershare140%010%" in shown
+    assert "Bymodule,overalllayersmodulesharemlp50.0%norm50.0%By" in shown
+    assert "Bylayer,overallmoduleslayershare140.0%010.0%" in shown
     assert "Weights changed" not in client(compared).get("/compare").text
     assert "Weights changed in 4 modules" in (write_report(atlas).directory / "index.html").read_text()
 
