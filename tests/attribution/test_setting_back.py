@@ -174,7 +174,7 @@ def test_what_cannot_be_set_back_is_refused(options: dict[str, Any], sentence: s
     ("options", "sentence"),
     [
         (["--other-prompt", "b", "--restored", "2", "--generate", "2"], "are for two models"),
-        (["--other", "x", "--restored", "2"], "--restored needs --generate N or --save FOLDER"),
+        (["--other", "x", "--restored", "2"], "--restored needs --generate N, --save FOLDER or --fail-if EXPR"),
         (["--other", "x", "--save", "new"], "--save needs --restored K"),
         (["--other", "x", "--restored", "0", "--generate", "2"], "--restored 0 is impossible"),
         (["--other", "builtin:pydocs", "--restored", "2", "--save", "."], ". holds something; choose another folder"),

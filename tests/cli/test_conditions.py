@@ -18,11 +18,13 @@ from mnemoscope.cli.conditions import (
     ATTRIBUTE_PROMPTS,
     DIFF,
     DIFF_PROMPTS,
+    diff_facts,
     facts_line,
     holds,
     read_condition,
 )
 from mnemoscope.errors import OptionError
+from models.test_adapters import save_adapter, save_base
 
 NAMES = {"recovered": float, "k": int, "target": str}
 FACTS = {"recovered": 0.25, "k": 8, "target": " Paris"}
@@ -154,6 +156,29 @@ def test_the_first_line_in_a_pipe(words: list[str], names: object, capsys: pytes
         assert float(pairs["control_recovered"]) == pytest.approx(beside, abs=1e-5)
         assert float(pairs["recovered_all"]) == pytest.approx(by_k["all"]["recovered"], abs=1e-5)
         assert pairs["turns_at"] == ("none" if document["turns_at"] is None else str(document["turns_at"]))
+
+
+@pytest.mark.parametrize(("restored", "k"), [(None, 8), (1, 1), (2, 2), (3, 2), (5, 4), (6, 4), (7, 8), (100, 8)])
+def test_recovered_is_that_of_the_nearest_number(restored: int | None, k: int) -> None:
+    patched = [{"k": each, "recovered": each / 100, "control_recovered": each / 1000} for each in (1, 2, 4, 8)]
+    facts = diff_facts({"patched": [*patched, {"k": "all", "recovered": 0.9}], "turned": 0.5}, restored)
+    assert (facts["k"], facts["recovered"], facts["control_recovered"]) == (k, k / 100, k / 1000)
+    assert facts["recovered_all"] == 0.9
+    assert diff_facts({"patched": [], "turned": 0.0}, restored)["k"] is None
+
+
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
+def test_restored_is_what_the_condition_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base, adapter = save_base(tmp_path / "base", "llama"), save_adapter(tmp_path / "adapter", "llama")
+    words = ["diff", base, "a b", "--other-adapter", adapter, "--for", "c", "--against", "d"]
+    assert run_verb([*words, "--json"]) == 0
+    recovered = {one["k"]: one["recovered"] for one in json.loads(capsys.readouterr().out)["patched"]}
+    assert recovered[2] != recovered[max(k for k in recovered if isinstance(k, int))]
+    assert run_verb([*words, "--restored", "2", "--fail-if", "k==2 and recovered>=-1e9"]) == 3
+    pairs = told(capsys.readouterr().out)
+    assert (pairs["k"], float(pairs["recovered"])) == ("2", pytest.approx(recovered[2], rel=1e-4))
+    assert run_verb([*words, "--restored", "2"]) == 2
+    assert "--fail-if EXPR" in capsys.readouterr().err
 
 
 def test_files_of_prompts_have_facts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

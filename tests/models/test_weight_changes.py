@@ -10,11 +10,14 @@ import pytest
 import torch
 
 import mnemoscope as ms
-from mnemoscope.attribution.run_difference import describe_changes
+from mnemoscope.atlas.derived_manifest import describe_changes
+from mnemoscope.attribution import diff_prompts
 from mnemoscope.cli.app import run_verb
+from mnemoscope.foundation.options.prompt_file import read_prompts
 from mnemoscope.models import LanguageModel
+from mnemoscope.models.modules import linear_maps
 from mnemoscope.models.weight_changes import weight_changes
-from models.conftest import build
+from models.conftest import HIDDEN, MEMORIES, build
 from models.test_adapters import save_adapter, save_base, trained
 from models.test_probed import load
 
@@ -79,10 +82,82 @@ def test_an_adapter_is_what_it_adds(options: dict[str, Any]) -> None:
     assert backwards["change"][0] == pytest.approx(max(change for change, _ in found.values()), rel=1e-5)
 
 
+INPUTS = {"down_proj": MEMORIES, "q_proj": HIDDEN, "c_fc": HIDDEN, "c_attn": HIDDEN}
+LORA: dict[str, Any] = {"r": 3, "lora_alpha": 8, "target_modules": list(INPUTS)}
+
+
+def outputs(module: Any, size: int) -> torch.Tensor:
+    """A module's matrix and bias as one row, by what it gives for unit vectors and for zeros."""
+    with torch.no_grad():
+        bias = module(torch.zeros(1, size))
+        return torch.cat([module(torch.eye(size)) - bias, bias]).double().flatten()
+
+
+@pytest.mark.parametrize("case", ["llama", "gpt2", "two", "merged", "off", "other base", "both", "bias", "dora"])
+def test_a_lora_is_multiplied_out_as_its_outputs_are(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    conv = case in ("gpt2", "bias")
+    before, blocks = (build("gpt2"), "transformer.h") if conv else (build("llama"), "model.layers")
+    adapted = trained(
+        copy.deepcopy(before),
+        peft.LoraConfig(**LORA, lora_bias=case == "bias", use_dora=case == "dora", fan_in_fan_out=conv),
+    )
+    if case == "two":
+        adapted.add_adapter("second", peft.LoraConfig(**{**LORA, "r": 2}))
+        adapted.base_model.set_adapter(["default", "second"])
+    with torch.no_grad():
+        for name, weight in adapted.named_parameters():
+            if "lora_B.second" in name or (case == "other base" and "q_proj.base_layer" in name):
+                weight.add_(0.1 * torch.randn_like(weight))
+    if case == "both":
+        before = trained(before, peft.LoraConfig(**{**LORA, "r": 1})).base_model.model
+    if case == "merged":
+        adapted.merge_adapter()
+    if case == "off":
+        adapted.base_model.disable_adapter_layers()
+    after = adapted.base_model.model
+    expected = {}
+    for path, module in before.named_modules():
+        if (size := INPUTS.get(path.rpartition(".")[2])) is not None:
+            expected[path] = outputs(module, size), outputs(after.get_submodule(path), size)
+    first, second = load(before), load(after)
+    probe, probed = linear_maps.probe, []
+
+    def counted(module: Any) -> torch.Tensor:
+        probed.append(module)
+        return probe(module)
+
+    monkeypatch.setattr(linear_maps, "probe", counted)
+    for pair, swapped in (((first, second), False), ((second, first), True)):
+        rows = {f"{blocks}.{row['layer']}.{row['module']}": row for row in weight_changes(*pair).to_dicts()}
+        assert rows.keys() == (set() if case == "off" else expected.keys())
+        for path, row in rows.items():
+            change, size = (expected[path][1] - expected[path][0]).norm(), expected[path][swapped].norm()
+            assert (row["change"], row["relative"]) == pytest.approx((float(change), float(change / size)), rel=1e-4)
+    assert bool(probed) == (case in ("bias", "dora"))
+    assert weight_changes(second, second).is_empty()
+
+
 def test_one_model_and_models_of_other_shapes_have_no_rows() -> None:
     one = load(build("llama"))
     assert weight_changes(one, load(build("llama"))).is_empty()
     assert weight_changes(one, load(build("gpt2"))).is_empty()
+
+
+def test_diff_of_many_prompts_tells_which_modules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base, adapter = save_base(tmp_path / "base", "llama"), save_adapter(tmp_path / "adapter", "llama")
+    file = tmp_path / "prompts.jsonl"
+    file.write_text(json.dumps({"prompt": "a b", "for": "c", "against": "d"}))
+    words = ["diff", base, "--prompts", str(file), "--other-adapter", adapter]
+    assert run_verb([*words, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["weights"]
+    one = ms.diff(ms.load_model(base), "a b", other_adapter=adapter, target="c", against="d")
+    assert rows == one.weights.to_dicts()
+    assert run_verb(words) == 0
+    assert describe_changes(one.weights)[0] in capsys.readouterr().out.splitlines()
+    found = diff_prompts(ms.load_model(base), read_prompts(file), other_adapter=adapter)
+    assert ms.open_result(found.save(tmp_path / "saved.json")).weights.equals(one.weights)
+    twice = [{"prompt": "a b", "other_prompt": "a c", "for": "c", "against": "d"}]
+    assert diff_prompts(ms.load_model(base), twice).weights.is_empty()
 
 
 def test_diff_tells_which_modules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,5 +176,5 @@ def test_diff_tells_which_modules(tmp_path: Path, capsys: pytest.CaptureFixture[
     found = ms.diff(ms.load_model(base), "a b", other_adapter=adapter, target="c", against="d")
     opened = ms.open_result(found.save(tmp_path / "saved.json"))
     assert opened.weights.equals(found.weights)
-    assert describe_changes(found.weights) == line
+    assert describe_changes(found.weights) == [line]
     assert ms.diff(ms.load_model(base), "a b", other_prompt="a c", target="c", against="d").weights.is_empty()

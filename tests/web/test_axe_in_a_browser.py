@@ -2,9 +2,11 @@
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlencode
 
+import polars as pl
 import pytest
 
 import mnemoscope as ms
@@ -44,7 +46,9 @@ OF_THE_MODEL = (
 def of_the_model(planted: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server with a model, of an atlas that was compared."""
     atlas, other = (shutil.copytree(planted, tmp_path_factory.mktemp("compared") / name) for name in ("atlas", "other"))
-    ms.compare(atlas, other).save()
+    found = ms.compare(atlas, other)
+    weights = [{"layer": 0, "module": "mlp.c_fc", "change": 1.0, "relative": 0.5, "share": 1.0}]
+    replace(found, pairs=[{**found.pairs[0], "weights": pl.DataFrame(weights)}]).save()
     with running(atlas, model=SPEC) as address:
         yield address
 

@@ -9,6 +9,7 @@ import pytest
 
 import mnemoscope as ms
 from mnemoscope.show.export import write_report
+from web.parts import Parts
 from web.served import client
 
 
@@ -45,6 +46,25 @@ def test_changed_memories_are_links(compared: Path, tmp_path: Path) -> None:
     assert 'href="/L0.M3">L0.M3</a> below zero' in page
     assert "1 features changed" not in page
     assert "1 feature changed" in page
+
+
+def test_which_weights_changed(compared: Path, tmp_path: Path) -> None:
+    atlas = shutil.copytree(compared, tmp_path / "atlas", ignore=shutil.ignore_patterns("comparisons"))
+    found = ms.compare(atlas, compared)
+    columns = ("layer", "module", "change", "relative", "share")
+    rows = [
+        (1, "mlp", 2.0, 0.5, 0.4),
+        (0, "mlp", 1.0, 0.5, 0.1),
+        (None, "norm", 2.0, 0.5, 0.5),
+        (1, "odd", *[None] * 3),
+    ]
+    replace(found, pairs=[{**found.pairs[0], "weights": pl.DataFrame(rows, schema=columns, orient="row")}]).save()
+    shown = "".join(Parts(client(atlas).get("/compare").text).text.split())
+    assert "Weightschangedin4modules" in shown
+    assert "Bymodule,overalllayersmodulesharemlp50.0%norm50.0%By" in shown
+    assert "Bylayer,overallmoduleslayershare140.0%010.0%" in shown
+    assert "Weights changed" not in client(compared).get("/compare").text
+    assert "Weights changed in 4 modules" in (write_report(atlas).directory / "index.html").read_text()
 
 
 def test_a_document_of_another_form_is_refused(compared: Path, tmp_path: Path) -> None:

@@ -4,12 +4,14 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from starlette.testclient import TestClient
 
 import mnemoscope as ms
 from mining.conftest import byte_tokenizer
 from mnemoscope.cli import main
+from mnemoscope.foundation.formatting import format_value
 from mnemoscope.models import LanguageModel
 from mnemoscope.show.pages.model.diff import DiffAddress, DiffView
 from mnemoscope.show.pages.model.trace import PROMPT
@@ -84,6 +86,20 @@ def test_the_numbers_are_those_of_diff(reader: TestClient, folder: Path, query: 
     value = ms.open_atlas(folder / "atlas")[first["memory"]].value()
     clear = value[side.replace("_texts", "_z")][0] > value["clear_z"][0]  # else it promotes nothing
     assert first["promotes"] == (value[side][0][:5].to_list() if clear else [])
+
+
+def test_which_weights_changed(reader: TestClient, folder: Path, alone: TestClient) -> None:
+    expected = ms.diff(ms.load_model(str(folder / "base")), "the cat sat on", other_adapter=folder / "lora").weights
+    for query in (ASKED, {"prompt": "the cat sat on", "for": "x", "against": "z"}):
+        assert data(reader, **query)["difference"]["weights"] == expected.to_dicts()
+    shown = page(reader, **ASKED).text
+    assert "Which weights changed" in shown
+    sums = expected.group_by("module").agg(pl.col("share").sum())
+    for module, share in sums.rows():
+        assert "".join(f"{module}{format_value(share, 'share')}".split()) in "".join(shown.split())
+    twice = {"prompt": "the old", "other": "the new", "for": " mat", "against": " house"}
+    assert data(alone, **twice)["difference"]["weights"] == []
+    assert "Which weights changed" not in page(alone, **twice).text
 
 
 def test_the_parts_come_at_once_and_setting_back_is_a_link(reader: TestClient) -> None:

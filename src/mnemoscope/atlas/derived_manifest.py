@@ -5,7 +5,7 @@ file and of the atlas's manifest. That of `analyses/` covers `patterns.parquet`,
 `extensions/` covers optional tables made later, and fitted lenses.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypedDict
@@ -34,6 +34,25 @@ Changed = Annotated[
 Matches = Annotated[pl.DataFrame, "text memory other? int layer float correlation control excess bool universal"]
 
 Weights = Annotated[pl.DataFrame, "int layer? text module float change? relative? share?"]
+
+
+def shares_by(rows: Iterable[Mapping[str, Any]], key: str) -> list[tuple[str | int, float]]:
+    """The shares of rows of `Weights` by layer or module, the largest first."""
+    sums: dict[str | int, float] = {}
+    for row in rows:
+        if row[key] is not None and row["share"] is not None:
+            sums[row[key]] = sums.get(row[key], 0.0) + row["share"]
+    return sorted(sums.items(), key=lambda one: -one[1])
+
+
+def describe_changes(changes: pl.DataFrame) -> list[str]:
+    """The modules, over all layers, and the layers, over all modules, with the largest shares; nothing of no rows."""
+    parts = []
+    for key, name in (("module", ""), ("layer", "layer ")):
+        largest = shares_by(changes.iter_rows(named=True), key)[:3]
+        parts.append(", ".join(f"{name}{one} {share:.1%}" for one, share in largest))
+    text = f"Weights changed, shares of the sum of squares: {'; '.join(filter(None, parts))}."
+    return [] if changes.is_empty() else [text]
 
 
 class Pair(TypedDict):

@@ -1,7 +1,7 @@
 """`diff` over many prompts: which changes recur, and what setting memories back does (definitions.md section 9)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any, TypedDict
@@ -11,6 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from mnemoscope.atlas import Atlas
+from mnemoscope.atlas.derived_manifest import Weights, describe_changes
 from mnemoscope.attribution.ablations import powers
 from mnemoscope.attribution.diff import LISTED, MOST, Differ, Parting, second_model
 from mnemoscope.attribution.explanation import Explanation, Table, memory_table, origin_of, with_labels
@@ -21,6 +22,7 @@ from mnemoscope.foundation.intervals import DRAWS, LEVELS
 from mnemoscope.foundation.options.prompt_file import PromptRow, check_second
 from mnemoscope.foundation.progress import Progress, report_to
 from mnemoscope.models import LanguageModel
+from mnemoscope.models.weight_changes import weight_changes
 from mnemoscope.tracing.rendering import Column
 from mnemoscope.tracing.scoring.scores import opens
 
@@ -58,6 +60,7 @@ class PromptsDifference(Explanation):
     """Means over the `prompts` that part, with bootstrap intervals over them: `parts` and `memories` (of a memory its
     changes at all positions). `patched` are medians; `turned` is the share of prompts that at most 256 memories turn.
     `held_out` is what memories found on the first of the `halves` do on the second, and to prompts that never part.
+    `weights` are those of `weight_changes` between two models.
     """
 
     names: tuple[str, str]
@@ -71,6 +74,7 @@ class PromptsDifference(Explanation):
     held_out: tuple[Repaired, ...]
     halves: tuple[int, int]
     made_by: dict[str, Any]
+    weights: Weights = field(default_factory=pl.DataFrame)
 
     def to_dict(self) -> dict[str, Any]:
         entries = super().to_dict()
@@ -100,6 +104,7 @@ class PromptsDifference(Explanation):
             f"{self.names[0]} and {self.names[1]}: {self.prompts} prompts part, {self.never_parted} never do, "
             f"{len(self.refused)} refused; {self.turned:.0%} turn within 256 memories",
             *map(str, self.refused),
+            *describe_changes(self.weights),
             "",
             memory_table(self.memories, columns, lambda row: bounds(row, "change"), about=False),
             "",
@@ -151,6 +156,7 @@ def diff_prompts(
         asked, refused = ask_each(prompts, ask, report, "comparing")
         every = [one for _, one in asked]
         held_out, halves = ((), (0, 0)) if second is model else _held_out(differ, asked, seed, report)
+        weights = pl.DataFrame() if second is model else weight_changes(model, second)
     parted = [one for one in every if one.said is not None]
     memories = _memory_means(parted)
     memories = memories if both else memories.filter(pl.col("change") > 0)
@@ -170,6 +176,7 @@ def diff_prompts(
         origin_of(
             [model.fingerprint, second.fingerprint], atlas, seed, prompts=len(prompts), both=both, patch=patch, top=top
         ),
+        weights,
     )
 
 

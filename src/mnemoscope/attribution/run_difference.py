@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import polars as pl
 
-from mnemoscope.atlas.derived_manifest import Weights
+from mnemoscope.atlas.derived_manifest import Weights, describe_changes
 from mnemoscope.attribution.explanation import Explanation, Spread, Table, logits, memory_table, spread_text, table_html
 from mnemoscope.attribution.setting_back import Written
 from mnemoscope.foundation.formatting import page_html, show_token
@@ -116,9 +116,8 @@ class RunDifference(Explanation):
             f"change {self.second - self.first:+.3f} = {written or 'nothing'}",
             f"(the parts add up to {self.residual_error:+.1e} of it; at most {self.limit:.1e})",
             *self.notes,
+            *describe_changes(self.weights),
         ]
-        if not self.weights.is_empty():
-            head.append(describe_changes(self.weights))
         if self.memories.is_empty():
             return [*head, "", "No memory's contribution changed."]
         turned = "None of these numbers" if self.turns_at is None else f"{self.turns_at} memories set back"
@@ -181,13 +180,3 @@ def about_shares(shares: Iterable[float | None]) -> list[str]:
 
 def share_text(share: float | None) -> str:
     return "-" if share is None else f"{share:.0%}"
-
-
-def describe_changes(changes: pl.DataFrame) -> str:
-    """The modules, over all layers, and the layers, over all modules, with the largest shares."""
-    parts = []
-    for key, name in (("module", ""), ("layer", "layer ")):
-        shares = changes.drop_nulls([key, "share"]).group_by(key, maintain_order=True).agg(pl.col("share").sum())
-        largest = shares.sort("share", descending=True, maintain_order=True).head(3).rows()
-        parts.append(", ".join(f"{name}{one} {share:.1%}" for one, share in largest))
-    return f"Weights changed, shares of the sum of squares: {'; '.join(filter(None, parts))}."

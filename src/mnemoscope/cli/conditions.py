@@ -136,10 +136,13 @@ def attribute_facts(document: Facts) -> Facts:
     return _complete(document, facts, ATTRIBUTE_PROMPTS if "prompts" in document else ATTRIBUTE)
 
 
-def diff_facts(document: Facts) -> Facts:
-    """Of the document of `diff`: F in both runs, and the share that is recovered by the most memories set back."""
+def diff_facts(document: Facts, restored: int | None = None) -> Facts:
+    """Of the document of `diff`: F in both runs, and the share that is recovered by the most memories set back, or by
+    the measured number nearest to `restored` (of two, the smaller).
+    """
     patched = {one["k"]: one for one in document["patched"]}
-    k = max((k for k in patched if isinstance(k, int)), default=None)
+    ks = [k for k in patched if isinstance(k, int)]
+    k = max(ks, default=None) if restored is None else min(ks, key=lambda k: (abs(k - restored), k), default=None)
     point = patched.get(k, {})
     facts = {"k": k} | {name: point.get(name) for name in ("recovered", "control_recovered")}
     facts |= {f"recovered_{end}": patched.get(end, {}).get("recovered") for end in ("all", "everywhere")}

@@ -5,10 +5,11 @@ What a module multiplies by is compared, so an adapter counts as what it adds. S
 
 from collections.abc import Iterator, Mapping
 from math import hypot, inf
+from typing import Any
 
 import polars as pl
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from mnemoscope.errors import ModelUnsupported
 from mnemoscope.models.language_model import LanguageModel
@@ -46,8 +47,7 @@ def _walk(
     pair = (one, other)
     if any(is_plain(each) or is_of_adapters(each) or stated_sizes(each) is not None for each in pair):
         try:
-            maps = [LinearMap.whole(each) for each in pair]
-            weights = [[each.weight(), each.bias()] for each in maps]
+            weights = [_read(each) for each in pair]
         except ModelUnsupported:
             yield layer, path, None, None
             return
@@ -55,11 +55,30 @@ def _walk(
         for name, child in one.named_children():
             yield from _walk(child, other.get_submodule(name), blocks, layer, f"{path}.{name}".strip("."), seen)
         names = [name for name, weight in one._parameters.items() if weight is not None]
-        weights = [[weight_of(each, name) for name in names] for each in pair]
+        weights = [[(weight_of(each, name), torch.zeros(())) for name in names] for each in pair]
     size = change = 0.0
-    for before, after in zip(*weights, strict=True):
+    for (before, had), (after, has) in zip(*weights, strict=True):
         if before is not None and after is not None and before.shape != after.shape:
             raise ValueError("networks of other sizes")
         first, second = (torch.zeros(()) if each is None else each.float() for each in (before, after))
-        size, change = hypot(size, float(first.norm())), hypot(change, float((second.to(first.device) - first).norm()))
+        apart = (second.to(first.device) - first).add_((has - had).to(first.device))
+        size = hypot(size, float((first + had if had.dim() else first).norm()))
+        change = hypot(change, float(apart.norm()))
     yield layer, path, change, change / size if size else inf
+
+
+def _read(module: Any) -> list[tuple[Tensor | None, Tensor]]:
+    """Matrix and bias, each with what is added; a plain LoRA's are multiplied out, since probing takes far longer."""
+    added = nothing = torch.zeros(())
+    if is_of_adapters(module):
+        from peft.tuners.lora.layer import Linear
+
+        off = type(module) is not Linear or module.merged or module.disable_adapters
+        on = [] if off else [name for name in module.active_adapters if name in module.lora_A]
+        if type(module) is Linear and all(n not in module.lora_variant and module.lora_B[n].bias is None for n in on):
+            for name in on:
+                b, a = (weight_of(each[name], "weight").float() for each in (module.lora_B, module.lora_A))
+                added = added + module.scaling[name] * (b @ a)
+            module = module.base_layer
+    read = LinearMap.whole(module)
+    return [(read.weight(), added), (read.bias(), nothing)]

@@ -18,6 +18,7 @@ from mnemoscope.foundation.options.chat_prompt import as_written, first_position
 from mnemoscope.foundation.origin import made_by
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.object_state import hold_model
+from mnemoscope.models.weight_changes import weight_changes
 from mnemoscope.show.pages.edition import Data, Peaks
 from mnemoscope.show.pages.model.trace import PUSHING
 from mnemoscope.tracing import intervene
@@ -69,7 +70,7 @@ def run_difference(
     worker: ModelWorker, prompt: str, other: str | None, target: str | None, against: str | None, *, patched: bool
 ) -> Data:
     """As `RunDifference.to_dict`, between the two models, or the model on two prompts; setting memories back
-    (`patched`) is done aside.
+    (`patched`) is done aside. The changes of weights are no prompt's, and are asked for once.
     """
     second = worker.model if worker.second is None or other is not None else worker.second
     asked = prompt, other, target, against
@@ -89,8 +90,13 @@ def run_difference(
             answer = differ.explain(parting, both=True, top=LISTED, patched=patched)
         return replace(answer, made_by=origin).to_dict()
 
+    def compare(model: LanguageModel, cancelled: Cancelled) -> list[Data]:
+        with Differ(model, second, progress=stop_if(cancelled)):
+            return weight_changes(model, second).to_dicts()
+
     parting = worker.answer(("parting", *asked), find)
-    return worker.answer(("difference", *asked, patched), make, aside=patched)
+    weights = [] if second is worker.model else worker.answer(("weights",), compare)
+    return {**worker.answer(("difference", *asked, patched), make, aside=patched), "weights": weights}
 
 
 def write_set_back(

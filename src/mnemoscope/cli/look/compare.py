@@ -55,10 +55,11 @@ def compare(
         return
     for pair in comparison.pairs:
         _draw(f"{pair['first']}, then {pair['second']}", pair["layers"], pair["changed"])
-        if (weights := pair.get("weights")) is not None and not weights.is_empty():
-            from mnemoscope.attribution.run_difference import describe_changes
+        if (weights := pair.get("weights")) is not None:
+            from mnemoscope.atlas.derived_manifest import describe_changes
 
-            print(describe_changes(weights))
+            for line in describe_changes(weights):
+                print(line)
 
 
 def _draw(title: str, layers: "pl.DataFrame", changed: "pl.DataFrame") -> None:

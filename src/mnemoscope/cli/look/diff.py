@@ -1,5 +1,6 @@
 """`mnemoscope diff`: which memories made two models, or one model on two prompts, answer differently."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -93,8 +94,8 @@ def diff(
     check_restored(restored or 0, top, two_prompts=two_prompts, generate=generate)
     if restored is None and save is not None:
         raise OptionError("--save needs --restored K: how many of the first memories are put back")
-    if restored is not None and save is None and not generate:
-        raise OptionError("--restored needs --generate N or --save FOLDER: what is done with these memories")
+    if restored is not None and save is None and not generate and fail_if is None:
+        raise OptionError("--restored needs --generate N, --save FOLDER or --fail-if EXPR: what is done with these")
     for name, adapter in ((model, opening.adapter), (other or model, other_adapter)):
         check_names(name, ModelOptions(adapter=adapter, tokenizer=opening.tokenizer))
     arg.check_atlases(atlas)
@@ -133,7 +134,8 @@ def diff(
                 progress=progress,
                 **how,
             )
-    facts = conditions.show(answer, conditions.diff_facts, as_json=json, save_list=save_list)
+    read = partial(conditions.diff_facts, restored=restored)
+    facts = conditions.show(answer, read, as_json=json, save_list=save_list)
     if second is not None and restored is not None and save is not None:
         if not (names := answer.towards(restored)):
             raise OptionError(f"no memory pushed towards the second's answer, so that {save} is not written")

@@ -16,6 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from pydantic import BaseModel
 
+from mnemoscope.atlas.derived_manifest import shares_by
 from mnemoscope.atlas.schema import table_kind
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.foundation.formatting import DASH, format_value, show_text, show_token, times_chance
@@ -152,6 +153,7 @@ def environment() -> Environment:
         "running": show_text,
         "percent": lambda share: format_value(share, "share"),
         "chance": times_chance,
+        "shares_by": shares_by,
         "number": lambda value: format_value(value, "number"),
         "signed": _sign,
         "count": lambda value: DASH if value is None else f"{value:,}",
