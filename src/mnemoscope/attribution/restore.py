@@ -93,7 +93,7 @@ def check_savable(model: LanguageModel) -> None:
             one.is_probed and not is_of_adapters(one.module) for ffn in dense for one in ffn.maps
         ),
         f"{len(adapters)} adapters are active; merge them first": len(adapters) > 1,
-        f"a {type(network).__name__} is no model of transformers": not hasattr(network, "save_pretrained"),
+        f"a {type(network).__name__} is no model of transformers": getattr(network, "save_pretrained", None) is None,
     }
     if why := next((why for why, holds in refusals.items() if holds), None):
         raise ModelUnsupported(f"{model.spec} cannot be saved with weights restored: {why}")
