@@ -1,6 +1,8 @@
 """Weights put back: keys, values and their biases, in plain matrices and in a LoRA, and what is saved."""
 
+import copy
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from mining.conftest import byte_tokenizer
 from mnemoscope.cli import main
 from mnemoscope.errors import MemoryIdError, MnemoscopeError, ModelDiffers, ModelUnsupported, OptionError
 from mnemoscope.models import LanguageModel, load_model
+from models import gguf_files
 from models.conftest import LAYERS, build
 from models.expert_models import build_mixture
 
@@ -143,3 +146,59 @@ def test_the_command_saves_what_python_makes(tmp_path: Path, capsys: pytest.Capt
     same = [*asked[:4], str(tmp_path / "first"), "--restored", "2", "--save", str(tmp_path / "none")]
     assert main(same) == 2
     assert "no memory pushed towards the second's answer" in capsys.readouterr().err.splitlines()[-1]
+
+
+def with_other_weights(kind: str) -> tuple[Any, Any]:
+    """Two networks of one shape; the second's last feed-forward layer differs."""
+    first, second = gguf_files.network(kind), gguf_files.network(kind)
+    with torch.no_grad():
+        for name, weight in second.model.layers[-1].mlp.named_parameters():
+            weight += (0.5 if "down" in name else 0.1) * torch.randn_like(weight)
+    return first, second
+
+
+@pytest.mark.parametrize(("kind", "form"), [("llama", "q4_1"), ("qwen2", "f16")])
+def test_a_model_of_a_gguf_is_saved_as_a_folder_with_the_same_logits_and_words(
+    kind: str, form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [
+        gguf_files.write(tmp_path / f"{name}.gguf", kind, network, form=form)
+        for name, network in zip(("first", "second"), with_other_weights(kind), strict=True)
+    ]
+    asked = ["diff", files[0], "the cat", "--other", files[1], "--json", "--restored", "3"]
+    assert main([*asked, "--save", str(tmp_path / "made")]) == 0
+    told = capsys.readouterr()
+    assert f"restoring: 3 memories, to be saved as {tmp_path / 'made'}" in told.err
+    names = [row["memory"] for row in json.loads(told.out)["memories"][:3]]
+    first, second, made = (load_model(one) for one in (*files, str(tmp_path / "made")))
+    wanted = copy.deepcopy(second.anatomy.model)
+    for layer, number in (re.fullmatch(r"L([0-9]+)\.M([0-9]+)", name).groups() for name in names):  # type: ignore[union-attr]
+        old, new = (model.model.layers[int(layer)].mlp for model in (first.anatomy.model, wanted))
+        with torch.no_grad():
+            new.gate_proj.weight[int(number)] = old.gate_proj.weight[int(number)]
+            new.up_proj.weight[int(number)] = old.up_proj.weight[int(number)]
+            new.down_proj.weight[:, int(number)] = old.down_proj.weight[:, int(number)]
+    with torch.no_grad():
+        assert torch.equal(made.logits(IDS), wanted(IDS).logits)
+    assert not torch.equal(made.logits(IDS), second.logits(IDS))
+    text = ["the cat, cafe\u0301 12"]
+    assert made.encode(text) == second.encode(text)
+    assert made.tokenizer_fingerprint == second.tokenizer_fingerprint  # else `diff` refuses the two
+    assert main(["diff", str(tmp_path / "made"), "the cat", "--other", files[1], "--json"]) == 0
+
+
+def test_a_model_that_cannot_be_saved_is_refused_before_its_answers_are_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, network = tiny("llama"), lora(MAPS)
+    network.add_adapter("more", peft.LoraConfig(r=2, target_modules=["q_proj"]))
+    network.base_model.set_adapter(["default", "more"])
+    with pytest.raises(ModelUnsupported, match="cannot be saved with weights restored: 2 adapters are active"):
+        ms.restore(opened(network), first, "nothing", save=tmp_path / "new")
+    mixture = build_mixture("mixtral")
+    mixture.save_pretrained(tmp_path / "experts")
+    byte_tokenizer(bos_token="<|endoftext|>").save_pretrained(tmp_path / "experts")
+    monkeypatch.setattr("mnemoscope.attribution.diff", lambda *_, **__: pytest.fail("compared"))
+    asked = ["diff", str(tmp_path / "experts"), "the cat", "--other", str(tmp_path / "experts"), "--restored", "1"]
+    assert main([*asked, "--save", str(tmp_path / "new")]) == 2
+    assert "its weights are those of experts" in capsys.readouterr().err.splitlines()[-1]

@@ -5,7 +5,7 @@ from mnemoscope.attribution.attribution import Attribution
 from mnemoscope.attribution.diff import Differ, diff, second_model
 from mnemoscope.attribution.diff_prompts import PromptsDifference, diff_prompts
 from mnemoscope.attribution.prompts import PromptsAttribution, attribute_prompts
-from mnemoscope.attribution.restore import check_free, restore
+from mnemoscope.attribution.restore import check_free, check_savable, restore
 from mnemoscope.attribution.run_difference import RunDifference
 from mnemoscope.foundation.options.prompt_file import read_prompts
 
@@ -19,6 +19,7 @@ __all__ = [
     "attribute",
     "attribute_prompts",
     "check_free",
+    "check_savable",
     "diff",
     "diff_prompts",
     "read_prompts",

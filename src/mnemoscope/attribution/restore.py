@@ -5,6 +5,7 @@ adapter can be saved; that it then has the other's rows is checked. Attention, n
 """
 
 import copy
+import json
 import os
 from collections.abc import Iterable
 from dataclasses import replace
@@ -27,6 +28,7 @@ from mnemoscope.models.modules.linear_maps import LinearMap, is_of_adapters
 from mnemoscope.models.modules.offloading import is_spread
 from mnemoscope.models.modules.quiet import suppress_output
 from mnemoscope.models.object_state import hold_model
+from mnemoscope.models.opening.tokenizer_files import open_tokenizer, reader_of
 from mnemoscope.models.tokens.id_tokens import IDS, IdTokens
 
 
@@ -47,6 +49,8 @@ def restore(
         check_free(Path(save))
     first = first if isinstance(first, LanguageModel) else load_model(first)
     second = second_model(first, second, None)
+    if save is not None:
+        check_savable(second)
     named = [memories] if isinstance(memories, str) else list(map(str, memories))
     wanted = {one for each in named for one in NamedMemories.parse(each).of(second)}
     with hold_model(first), hold_model(second), first.lock, second.lock:
@@ -76,6 +80,27 @@ def check_free(folder: Path) -> None:
     """Raises OptionError for a folder that holds something."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise OptionError(f"{folder} holds something; choose another folder with --save")
+
+
+def check_savable(model: LanguageModel) -> None:
+    """Raises ModelUnsupported for a model that cannot be saved, whichever memories are restored."""
+    network, adapters = model.anatomy.model, _active_adapters(model.anatomy.model)
+    dense = [one for layer in model.anatomy.layers if isinstance(one := layer.ffn, DenseFeedForward)]
+    refusals = {
+        "it is spread over devices; load it on one": is_spread(network),
+        "its weights are those of experts": not dense,
+        "its weights are packed; widen them (--dequantize)": all(
+            one.is_probed and not is_of_adapters(one.module) for ffn in dense for one in ffn.maps
+        ),
+        f"{len(adapters)} adapters are active; merge them first": len(adapters) > 1,
+        f"a {type(network).__name__} is no model of transformers": getattr(network, "save_pretrained", None) is None,
+    }
+    if why := next((why for why, holds in refusals.items() if holds), None):
+        raise ModelUnsupported(f"{model.spec} cannot be saved with weights restored: {why}")
+
+
+def _active_adapters(network: Any) -> set[str]:
+    return {name for one in network.modules() if is_of_adapters(one) for name in getattr(one, "active_adapters", ())}
 
 
 @torch.no_grad()
@@ -111,9 +136,7 @@ def _save(network: Any, tokenizer: Any, folder: Path) -> None:
     from safetensors.torch import save_file
 
     temporary = folder.parent / f".{folder.name}.{os.getpid()}.mnemoscope-tmp"
-    adapters = {name for one in network.modules() if is_of_adapters(one) for name in one.active_adapters}
-    if len(adapters) > 1:
-        raise ModelUnsupported(f"{len(adapters)} adapters are active, and one can be saved; merge them first")
+    adapters = _active_adapters(network)
     make_folder(folder.parent)
     try:
         with storing(folder), suppress_output():
@@ -125,6 +148,8 @@ def _save(network: Any, tokenizer: Any, folder: Path) -> None:
             for one in (None if adapters else network, tokenizer):
                 if one is not None:
                     one.save_pretrained(temporary)
+            if type(tokenizer).__module__.startswith("transformers."):
+                _keep_words(tokenizer, temporary)
             if folder.exists():
                 folder.rmdir()
             temporary.rename(folder)
@@ -132,3 +157,11 @@ def _save(network: Any, tokenizer: Any, folder: Path) -> None:
         raise ModelUnsupported(f"the model cannot be saved: {first_line(error)}") from None
     finally:
         rmtree(temporary, ignore_errors=True)
+
+
+def _keep_words(tokenizer: Any, folder: Path) -> None:
+    """States a class that reads tokenizer.json as it is, where the own one builds its family's rules, not a GGUF's."""
+    if reader_of(open_tokenizer(str(folder), {})).description != reader_of(tokenizer).description:
+        stated = folder / "tokenizer_config.json"
+        plain = json.loads(stated.read_text(encoding="utf-8")) | {"tokenizer_class": "PreTrainedTokenizerFast"}
+        stated.write_text(json.dumps(plain, indent=2), encoding="utf-8")

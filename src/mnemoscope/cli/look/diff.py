@@ -110,6 +110,8 @@ def diff(
     with loading(model):
         loaded = load_model(model, dtype=dtype, device=device, **opening.keywords())
         second = None if two_prompts else attribution.second_model(loaded, other, other_adapter)
+        if second is not None and save is not None:
+            attribution.check_savable(second)
     with reporting() as progress:
         how: dict[str, Any] = {"both": both, "patch": patch, "top": top, "atlas": opened, "seed": seed}
         if rows is not None:
@@ -139,5 +141,7 @@ def diff(
     if second is not None and restored is not None and save is not None:
         if not (names := answer.towards(restored)):
             raise OptionError(f"no memory pushed towards the second's answer, so that {save} is not written")
-        attribution.restore(second, loaded, names, save=save)
+        with reporting() as progress:
+            progress("restoring", 0, None, f"{len(names)} memories, to be saved as {save}")
+            attribution.restore(second, loaded, names, save=save)
     conditions.fail_where(condition, facts)
