@@ -248,7 +248,7 @@ def _features(atlas: Any) -> Any:
 
     from mnemoscope.mining.passes.vectors.values import targets
 
-    triggers, frames = ["memory", "sign", "coefficient", "sentence", "next_token"], []
+    triggers, frames = ["memory", "sign", "rank", "coefficient", "sentence", "next_token"], []
     for layer in atlas.layers:
         values = atlas.table("values", layer=layer).sort("memory")
         every = atlas.table("triggers", layer=layer, columns=triggers)
