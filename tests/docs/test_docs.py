@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import typer.main
 
+import mnemoscope as ms
 from mnemoscope.cli.app import app
 
 ROOT = Path(__file__).parents[2]
@@ -171,7 +172,6 @@ def test_readme_s_picture_shows_the_page_as_it_is() -> None:
 
 def test_what_is_said_not_to_be_built_is_not() -> None:
     """Nothing that a page calls not built is a verb, a question or a public name."""
-    import mnemoscope as ms
     from mnemoscope.questions import QUESTIONS
 
     built = {*typer.main.get_command(app).commands, *QUESTIONS, *ms.__all__}  # type: ignore[attr-defined]
@@ -186,8 +186,6 @@ def test_what_is_said_not_to_be_built_is_not() -> None:
 
 
 def test_layers_of_the_model_that_ships_are_counted_right() -> None:
-    import mnemoscope as ms
-
     layers = ms.load_model("builtin:pydocs", device="cpu").sizes.layers
     words = {"six": 6, "eight": 8, "twelve": 12}
     found = 0
@@ -201,8 +199,6 @@ def test_layers_of_the_model_that_ships_are_counted_right() -> None:
 
 
 def test_every_public_name_is_in_the_reference() -> None:
-    import mnemoscope as ms
-
     reference = text_of(ROOT / "docs/api.md")
     listed = set(re.findall(r"auto(?:function|class|module):: (?:[\w.]+\.)?(\w+)$", reference, re.MULTILINE))
     used = {name for page in PAGES for name in re.findall(r"\bms\.(\w+)\(", text_of(page))}
@@ -235,3 +231,15 @@ def test_every_link_between_pages_leads_somewhere() -> None:
 
 def test_the_site_has_a_first_page() -> None:
     assert '"index.html"' in text_of(ROOT / "docs/conf.py")
+
+
+def test_the_table_of_both_signs_counts_as_the_answer_does(planted: Path) -> None:
+    spec = importlib.util.spec_from_file_location("real_models", ROOT / "runs" / "real_models.py")
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    atlas = ms.open_atlas(planted)
+    features = made._features(atlas).filter(sign=1)
+    for layer in atlas.layers:
+        ranks = atlas.table("values", layer=layer)["target_rank"].drop_nulls()
+        assert features.filter(layer=layer)["agrees"].sum() == (ranks == 0).sum() > 0
+        assert features.filter(layer=layer).height == len(ranks)
