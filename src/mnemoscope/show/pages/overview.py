@@ -11,7 +11,6 @@ from mnemoscope.foundation.files import read_object
 from mnemoscope.foundation.formatting import format_blocks
 from mnemoscope.questions.answers import lacks_tables
 from mnemoscope.show.figures.examples import best_examples
-from mnemoscope.show.figures.sections import compare_answer
 from mnemoscope.show.figures.summary import describe_mining, warnings
 from mnemoscope.show.pages.edition import Data, Edition
 from mnemoscope.show.pages.page import Page, PageKind
@@ -58,6 +57,8 @@ def overview_view(edition: Edition) -> Data:
 
 
 def overview_words(edition: Edition, data: Data) -> Data:
+    from mnemoscope.show.figures.sections import compare_answer
+
     # Questions beyond the paper need tables that most atlases lack.
     unanswered = [question for question in data["unanswered"] if question in THE_PAPERS]
     not_mined = [question for question in unanswered if lacks_tables(edition.atlas, question)]
