@@ -43,8 +43,16 @@ _outer: ContextVar[Progress | None] = ContextVar("_outer", default=None)
 
 @contextmanager
 def reporting_to(progress: Progress) -> Iterator[Progress]:
-    """All that reports inside, such as the loading of a model, reports to `progress`."""
-    before = _outer.set(progress)
+    """All that reports inside, such as the loading of a model, reports to `progress`; not what that begins itself."""
+
+    def report(*told: Any) -> None:
+        during = _outer.set(None)
+        try:
+            progress(*told)
+        finally:
+            _outer.reset(during)
+
+    before = _outer.set(report)
     try:
         yield progress
     finally:
@@ -105,7 +113,7 @@ def report_to(progress: "bool | Progress | None", stream: TextIO | None = None) 
             yield report
         return
     with reporting_to(given):
-        yield given
+        yield _outer.get() or given
 
 
 @contextmanager
