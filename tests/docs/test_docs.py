@@ -93,6 +93,7 @@ def test_there_are_twelve_recipes_and_each_has_something_to_type() -> None:
 
 
 @pytest.mark.full
+@pytest.mark.timeout(900)
 def test_every_recipe_runs_as_written(tmp_path: Path) -> None:
     """In one empty folder, in the page's order, and each says what it is for."""
     scratch = REFRESH.Scratch(tmp_path)
