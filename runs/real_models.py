@@ -216,7 +216,7 @@ SIGNS = {
     "features that promote a clear token": "clear",
     "the others": "NOT clear",
 }
-"""Which features the table of both signs counts, as conditions on the columns of `_features`."""
+"""Which features the table of both signs counts, as conditions on the columns of `features_with_targets`."""
 
 
 def _signs(atlases: dict[str, Any]) -> Iterator[str]:
@@ -227,7 +227,7 @@ def _signs(atlases: dict[str, Any]) -> Iterator[str]:
 
     yield f"| tokens that are the target: lower layers, upper layers, best layer | {' | '.join(atlases)} |"
     yield "|---" * (1 + len(atlases)) + "|"
-    found = [_features(atlas) for atlas in atlases.values()]
+    found = [features_with_targets(atlas) for atlas in atlases.values()]
     for said, condition in SIGNS.items():
         cells = []
         agrees = "chance" if "another" in said else "agrees"
@@ -242,7 +242,7 @@ def _signs(atlases: dict[str, Any]) -> Iterator[str]:
         yield f"| {said} | {' | '.join(cells)} |"
 
 
-def _features(atlas: Any) -> Any:
+def features_with_targets(atlas: Any) -> Any:
     """A row for each memory and sign that has a target: whether its first token is the target, and another memory's."""
     import polars as pl
 

@@ -239,7 +239,7 @@ def test_the_table_of_both_signs_counts_as_the_answer_does(planted: Path) -> Non
     made = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(made)
     atlas = ms.open_atlas(planted)
-    features = made._features(atlas).filter(sign=1)
+    features = made.features_with_targets(atlas).filter(sign=1)
     for layer in atlas.layers:
         ranks = atlas.table("values", layer=layer)["target_rank"].drop_nulls()
         assert features.filter(layer=layer)["agrees"].sum() == (ranks == 0).sum() > 0
