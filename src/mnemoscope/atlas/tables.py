@@ -48,6 +48,12 @@ _PLAN_OPTIONS = (
 )
 
 
+class MadeFrame(pl.DataFrame):
+    """A frame made of an atlas; what polars makes of it, such as a selection, is a plain frame."""
+
+    made_by: Mapping[str, Any] | None = None
+
+
 @explain
 class Tables(MinedMemories):
     """The table files of one atlas; keeps the footer of each checked file, unless the file can be made again."""

@@ -1,15 +1,12 @@
 """Finds the module of a question by its name, and answers it."""
 
-from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
-
-import polars as pl
 
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.schema import THE_PAPERS, question_named
+from mnemoscope.atlas.tables import MadeFrame
 from mnemoscope.questions.question import Question
 
 
@@ -29,18 +26,12 @@ def load_question(question: str) -> Question:
     return declared
 
 
-class AnswerFrame(pl.DataFrame):
-    """An answer; what polars makes of it, such as a selection, is a plain frame."""
-
-    made_by: Mapping[str, Any] | None = None
-
-
-def answer(atlas: Atlas | str | Path, question: str) -> AnswerFrame:
+def answer(atlas: Atlas | str | Path, question: str) -> MadeFrame:
     """The answer to one question: layer (null for totals), name, value, count, low, high, and own key columns; the
     frame's `made_by` says where it comes from. Raises OptionError for an unknown question, AtlasUnfinished without a
     table that it needs, AtlasDamaged, and what `open_atlas` raises.
     """
     module, opened = question_module(question), atlas if isinstance(atlas, Atlas) else open_atlas(atlas)
-    frame = AnswerFrame(module.answer(opened))
+    frame = MadeFrame(module.answer(opened))
     frame.made_by = opened.made_by(question=question_named(question))
     return frame

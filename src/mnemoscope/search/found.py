@@ -1,12 +1,13 @@
 """`ms.search`: one search of an atlas as a frame. Whoever searches often keeps an `open_index`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import polars as pl
 
 from mnemoscope.atlas import Atlas
+from mnemoscope.atlas.tables import MadeFrame
 from mnemoscope.errors import OptionError
 from mnemoscope.foundation.options.search_fields import USUAL_FIELDS
 from mnemoscope.foundation.progress import Progress
@@ -24,12 +25,6 @@ _SCHEMAS = {
 }
 
 
-class FoundFrame(pl.DataFrame):
-    """What a search found; what polars makes of it, such as a selection, is a plain frame."""
-
-    made_by: Mapping[str, Any] | None = None
-
-
 def search(
     atlas: Atlas | str | Path,
     text: str,
@@ -39,7 +34,7 @@ def search(
     by: Literal["text", "promotes", "demotes", "fires"] = "text",
     layers: Sequence[int] | None = None,
     progress: bool | Progress = True,
-) -> FoundFrame:
+) -> MadeFrame:
     """The memories that a text finds, best first, as `mnemoscope search` lists them; the index is made when it is first
     needed.
 
@@ -63,7 +58,7 @@ def search(
                 else index.promoting(text, bottom=by == "demotes", **page)
             )
         rows = [[_cell(hit, name) for name in _SCHEMAS[by]] for hit in hits]
-        found = FoundFrame(rows, schema=_SCHEMAS[by], orient="row")
+        found = MadeFrame(rows, schema=_SCHEMAS[by], orient="row")
         found.made_by = index.atlas.made_by(text=text, by=by, **page)
         return found
 
