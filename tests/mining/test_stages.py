@@ -22,7 +22,7 @@ from mnemoscope.mining import mine, steps
 from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.vectors.values import ValuePass
 from mnemoscope.mining.plan.mining_plan import MiningPlan
-from mnemoscope.mining.record import Record
+from mnemoscope.mining.record import RunRecord
 from mnemoscope.mining.run_folder import RunInputs, settle_text
 from mnemoscope.mining.sealing import model_facts, seal_run
 from mnemoscope.mining.stages import STAGES as EVERY_STAGE
@@ -179,11 +179,11 @@ def test_who_was_held_up_in_the_values_changes_no_sealed_atlas(run: Run, monkeyp
 @pytest.mark.full
 def test_what_another_plan_left_is_not_believed(dense: LanguageModel, text: Path, tmp_path: Path) -> None:
     old, new = Run(dense, text, tmp_path / "run", seed=1), Run(dense, text, tmp_path / "new")
-    Record(old.folder, old.plan.hash()).take_up(ignore_progress)
+    RunRecord(old.folder, old.plan.hash()).take_up(ignore_progress)
     run_stages(old.worker(), STAGES.values())
     without = shutil.ignore_patterns("text", "read.safetensors", "empty.safetensors", "unfinished.json")
     shutil.copytree(old.folder, new.folder, ignore=without, dirs_exist_ok=True)
-    Record(new.folder, new.plan.hash()).take_up(ignore_progress)
+    RunRecord(new.folder, new.plan.hash()).take_up(ignore_progress)
     run_stages(new.worker(), STAGES.values())
     new.seal()
     assert_same_atlas(new.folder, mine(dense, text, out=tmp_path / "whole", **OPTIONS))

@@ -25,7 +25,7 @@ from mnemoscope.cluster.worker import is_of, new_name
 from mnemoscope.errors import MiningError, PartsDiffer
 from mnemoscope.foundation.files import read_object, write_json
 from mnemoscope.foundation.progress import WORKER, fleet_note, worker_note
-from mnemoscope.mining.record import Record
+from mnemoscope.mining.record import RunRecord
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
 from mnemoscope.mining.text.ranges import Range, count_numbers, join_ranges, leave_out
 from mnemoscope.mining.text.state import StateFacts
@@ -58,7 +58,7 @@ class Driver:
         self._context, self._directory = context, context.directory
         self._plan, self._run = settled.plan, settled.run
         self._launcher, self._wanted = launcher, workers
-        self._record = Record(self._directory, self._plan.hash())
+        self._record = RunRecord(self._directory, self._plan.hash())
         """What earlier runs have done."""
         self._workers: set[str] = set()
         self._watch = Watch(self._directory, patience=self._run.patience)

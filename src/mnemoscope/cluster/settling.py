@@ -20,7 +20,7 @@ from mnemoscope.foundation.files import storing
 from mnemoscope.foundation.options.mining_options import MiningOptions
 from mnemoscope.kernels.devices import device_name, join_names
 from mnemoscope.mining.plan.mining_plan import MiningPlan
-from mnemoscope.mining.record import Record
+from mnemoscope.mining.record import RunRecord
 from mnemoscope.mining.run_folder import RunInputs, begin_run, settle_text
 from mnemoscope.mining.sealing import model_facts
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
@@ -56,7 +56,7 @@ def settle_run(
     directory, model = context.directory, inputs.model
     text = settle_text(context, inputs, options)
     plan, hashed = text.plan, hash_of_text(directory)
-    record = Record(directory, plan.hash())
+    record = RunRecord(directory, plan.hash())
     record.take_up(context.progress)
     if text.work is not None and text.work.get("text") == hashed:
         mixed_devices = mixed_devices or text.work["mixed_devices"]
@@ -90,7 +90,7 @@ def settle_run(
     return SettledRun(plan, run, text.versions, {**text.copy.counts}, model_facts(model))
 
 
-def _take_over(context: RunContext, inputs: RunInputs, plan: MiningPlan, record: Record) -> int:
+def _take_over(context: RunContext, inputs: RunInputs, plan: MiningPlan, record: RunRecord) -> int:
     """Makes the state of a single process that of a closed worker; returns the number of its batches."""
     checkpoint = context.work / CHECKPOINT
     if not record.finds(checkpoint, context.progress):

@@ -12,7 +12,7 @@ from mnemoscope.cluster.coordination.leases import AGAIN, DONE, Lease, LeaseFold
 from mnemoscope.cluster.stages import TEXT, PublishedStage
 from mnemoscope.cluster.state_folders import STATES, StateFolder, counted_anywhere, folders_in
 from mnemoscope.cluster.worker_context import WorkerContext
-from mnemoscope.mining.record import Record
+from mnemoscope.mining.record import RunRecord
 from mnemoscope.mining.steps import RunContext
 from mnemoscope.mining.text.batch_loader import BatchLoader
 from mnemoscope.mining.text.ranges import Range, count_numbers, leave_out, numbers_of
@@ -28,7 +28,7 @@ class TextWork:
         self._context = context
         plan, model = context.plan, context.model
         self._folder = StateFolder(context.directory, context.name)
-        self._record = Record(context.directory, plan.hash(), name=context.name)
+        self._record = RunRecord(context.directory, plan.hash(), name=context.name)
         self._leases = LeaseFolder(context.directory, TEXT, context.run.leases)
         shape = StateShape.of(model, keep=plan.triggers, layers=plan.layers, random=plan.random_seed)
         self._state = MiningState(shape, devices=model.devices)

@@ -17,7 +17,7 @@ from mnemoscope.atlas.store import write_table
 from mnemoscope.corpus import TokenizedCorpus
 from mnemoscope.foundation.files import read_object, write_bytes, write_json
 from mnemoscope.mining.plan.mining_plan import MiningPlan
-from mnemoscope.mining.record import Record
+from mnemoscope.mining.record import RunRecord
 from mnemoscope.mining.steps import RunContext, missing
 from mnemoscope.mining.text.state import MiningState, StateShape
 from mnemoscope.mining.text.trigger_table import NamedSentences
@@ -62,8 +62,8 @@ class MiningRun:
         return NamedSentences(self.directory)
 
     @cached_property
-    def record(self) -> Record:
-        return Record(self.directory, self.plan.hash() + self.of, name=self.name)
+    def record(self) -> RunRecord:
+        return RunRecord(self.directory, self.plan.hash() + self.of, name=self.name)
 
     def keep(self, key: Hashable, make: Callable[[], Pass]) -> Pass:
         """The kept object of this key, made if it is another; one is kept at a time, to free memory."""

@@ -24,7 +24,7 @@ Unit = tuple[str, int]
 """A stage's name and a unit's number."""
 
 
-class Record:
+class RunRecord:
     """The record of the run in a folder; lines of another run than `of` count for nothing. `name` is the process's."""
 
     def __init__(self, directory: Path, of: str, *, name: str = "run") -> None:

@@ -6,7 +6,7 @@ from mnemoscope.corpus import TokenizedCorpus
 from mnemoscope.foundation.files import write_bytes
 from mnemoscope.kernels.devices import device_name, join_names
 from mnemoscope.mining.plan.mining_plan import MiningPlan
-from mnemoscope.mining.record import Record
+from mnemoscope.mining.record import RunRecord
 from mnemoscope.mining.steps import CHECKPOINT, RunContext, run_checkpointed
 from mnemoscope.mining.text.batch_loader import BatchLoader
 from mnemoscope.mining.text.batch_reader import BatchReader
@@ -58,7 +58,7 @@ def read_text(
     shape = StateShape.of(model, keep=plan.triggers, layers=plan.layers, random=seed, alone=random_alone)
     state = MiningState(shape, devices=model.devices)
     checkpoint = context.work / (RANDOM_ALONE if random_alone else CHECKPOINT)
-    record = Record(context.directory, plan.hash())
+    record = RunRecord(context.directory, plan.hash())
     if record.finds(checkpoint, context.progress):
         state.load(checkpoint, plan=plan.hash())
     state.device = join_names(state.device, device_name(model.device))

@@ -230,7 +230,7 @@ class LensFit:
         train(run, "lens ridge", take, steps=len(text.batches), state=fit.state())
         for kind, fitted in (("ridge", fit.to_final()), (WORDS, fit.from_words())):
             facts = text.facts() | {"penalties": {str(layer): penalty for layer, (_, penalty) in fitted.items()}}
-            run.save(_fitted(kind), _write_lens({layer: lens for layer, (lens, _) in fitted.items()}, facts))
+            run.save(_work_name(kind), _write_lens({layer: lens for layer, (lens, _) in fitted.items()}, facts))
 
     def fit_tuned(self, run: MiningRun) -> None:
         text, layers = self._text(run), run.plan.layers
@@ -241,17 +241,17 @@ class LensFit:
             fit.step(number, streams, final)
 
         train(run, "lens tuned", take, steps=STEPS, state=fit.state())
-        run.save(_fitted("tuned"), _write_lens(fit.translators(), text.facts() | fit.facts()))
+        run.save(_work_name("tuned"), _write_lens(fit.translators(), text.facts() | fit.facts()))
 
     def lenses(self, run: MiningRun) -> dict[str, Lens]:
         """Those of the atlas and those fitted so far, by kind."""
-        fitted = {kind: run.context.work / _fitted(kind) for kind in _FILES}
-        known = {kind: _read_lens(path)[0] for kind, path in fitted.items() if kind in self._made and path.is_file()}
+        fitted = {kind: run.context.work / _work_name(kind) for kind in _FILES}
+        known = {kind: _read_lens(path)[0] for kind, path in fitted.items() if kind in self._fits and path.is_file()}
         known = {**self._there, **known}
         return {kind: known[kind] for kind in _FILES if kind in known}
 
     @property
-    def _made(self) -> list[str]:
+    def _fits(self) -> list[str]:
         return [*self._wanted, *([WORDS] if "ridge" in self._wanted else [])]
 
     def _text(self, run: MiningRun) -> LensText:
@@ -269,8 +269,8 @@ class LensFit:
         join_pieces(run.context, asked.steps)
         plain, losses = asked.fall_back(), asked.losses()
         asked.write()
-        for kind in self._made:
-            lens, facts = _read_lens(run.context.work / _fitted(kind))
+        for kind in self._fits:
+            lens, facts = _read_lens(run.context.work / _work_name(kind))
             said = {
                 "lens": kind,
                 "model": self._atlas.manifest.model.fingerprint,
@@ -328,7 +328,7 @@ def _path(kind: str) -> str:
     return f"{FOLDER}/{kind}.safetensors"
 
 
-def _fitted(kind: str) -> str:
+def _work_name(kind: str) -> str:
     """The file in the work folder of a lens that is fitted and not judged yet."""
     return f"fitted-{kind}.safetensors"
 
