@@ -11,8 +11,9 @@ import typer
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.mined import summarise
 from mnemoscope.cli.progress import reporting
-from mnemoscope.cli.scale.fleet import WorkerOptions, is_for_workers, mine_with_fleet
+from mnemoscope.cli.scale.fleet import is_for_workers, mine_with_fleet
 from mnemoscope.errors import AtlasExists
+from mnemoscope.foundation.options.fleet_options import FleetOptions
 from mnemoscope.foundation.options.mining_options import (
     TRIGGERS,
     TRIGGERS_OF_EXPERTS,
@@ -151,7 +152,15 @@ def mine(
         accept_versions=accept_versions,
         force=force,
     )
-    fleet = WorkerOptions(workers, gpus_per_worker, ray, prepare, launch, print_, allow_mixed_devices)
+    fleet = FleetOptions(
+        workers=workers,
+        gpus_per_worker=gpus_per_worker,
+        ray=ray,
+        prepare=prepare,
+        launch=launch,
+        print=print_,
+        allow_mixed_devices=allow_mixed_devices,
+    )
     if launch is None:  # its jobs look on their own machine
         check_names(model, opening)
         _check_finished(out, options, model, corpus)
