@@ -10,8 +10,9 @@ import inspect
 import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
-from typing import Any, Self
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from math import inf
+from typing import Any, Literal, Self
 
 from mnemoscope.errors import OptionError
 
@@ -24,6 +25,7 @@ class Declaration:
 
     help: str
     metavar: str | None = None
+    """What help writes for the value; None: the choices, or N for a number."""
     keyword: str | None = None
     """The keyword in Python and the name of the option, if they are not the field's."""
     flag: str | None = None
@@ -37,16 +39,14 @@ class Declaration:
     """Raises OptionError for a value that is not written as it must be."""
     argument: bool = False
     hidden: bool = False
-    planned: bool = False
-    """Whether the field is an entry of the mining plan."""
-    alike: bool = False
-    """Whether only atlases that agree in this entry can be compared."""
+    planned: bool | Literal["alike"] = False
+    """Whether the field is an entry of the mining plan; `alike`: in which atlases agree that are compared."""
 
     def check_value(self, flag: str, value: Any) -> None:
         if self.choices and str(value) not in self.choices:
             raise OptionError(f"{flag} {value!r} is not known; choose one of {', '.join(self.choices)}")
         least, most = self.least, self.most
-        if (least is not None and not value >= least) or (most is not None and not value <= most):
+        if (least is not None and not least <= value < inf) or (most is not None and not value <= most):
             bounds = f"{least:g} or more" if most is None else f"{least:g} to {most:g}"
             raise OptionError(f"{flag} {value:g} is impossible; it must be {bounds}")
         if self.check is not None:
@@ -63,10 +63,11 @@ def argument(help: str, *, metavar: str, default: Any = MISSING) -> Any:
     return option(default, help, metavar=metavar, argument=True)
 
 
-def like(kind: type, name: str, *, default: Any = MISSING) -> Any:
-    """The option of another dataclass, perhaps with another default."""
+def like(kind: Any, name: str, **changed: Any) -> Any:
+    """The option of another dataclass; its `default` or entries of its Declaration may be `changed`."""
     one = next(each for each in fields(kind) if each.name == name)
-    return field(default=one.default if default is MISSING else default, metadata=one.metadata)
+    default = changed.pop("default", one.default)
+    return field(default=default, metadata={_DECLARED: replace(one.metadata[_DECLARED], **changed)})
 
 
 def declaration_of(one: "Field[Any]") -> Declaration | None:
@@ -105,42 +106,39 @@ class DeclaredOptions:
         made = {}
         for one in fields(cls):  # type: ignore[arg-type]
             if isinstance(one.type, type) and issubclass(one.type, DeclaredOptions):
-                made[one.name] = one.type.of(values)
+                given = values.get(one.name)
+                made[one.name] = given if isinstance(given, one.type) else one.type.of(values)
             elif (keyword := keyword_of(one)) in values:
                 made[one.name] = values[keyword]
         return cls(**made)
 
     @classmethod
-    def names(cls, mark: str) -> tuple[str, ...]:
-        """The fields whose declaration has this mark: `planned` or `alike`."""
-        return tuple(one.name for one in fields(cls) if getattr(declaration_of(one), mark, False))  # type: ignore[arg-type]
+    def planned_names(cls, *, alike: bool = False) -> tuple[str, ...]:
+        """The fields that a mining plan has; `alike`: of these in which atlases agree that are compared."""
+        each = ((one.name, declaration_of(one)) for one in fields(cls))  # type: ignore[arg-type]
+        return tuple(name for name, one in each if one and (one.planned == "alike" if alike else one.planned))
 
-    def changed_fields(self) -> Iterator[tuple["Field[Any]", Any]]:
-        """The fields that are not at their defaults, those of dataclasses inside among them, with their values."""
+    def values(self) -> Iterator[tuple["Field[Any]", Any]]:
+        """All fields with their values, those of dataclasses inside in their place."""
         for one in fields(self):  # type: ignore[arg-type]
             value = getattr(self, one.name)
-            if isinstance(value, DeclaredOptions):
-                yield from value.changed_fields()
-            elif value != one.default:
-                yield one, value
+            yield from value.values() if isinstance(value, DeclaredOptions) else [(one, value)]
 
-    def keywords(self, function: Callable[..., Any] | None = None) -> dict[str, Any]:
-        """What is not at its default, by keyword; for a `function` only what it takes by keyword alone."""
-        taken = {} if function is None else inspect.signature(function).parameters
-        return {
-            keyword: os.fspath(value) if isinstance(value, os.PathLike) else value
-            for one, value in self.changed_fields()
-            if (keyword := keyword_of(one)) and (function is None or _is_keyword(taken.get(keyword)))
-        }
+    def keywords(self) -> dict[str, Any]:
+        """What is not at its default, as keywords of Python."""
+        changed = ((keyword_of(one), value) for one, value in self.values() if value != one.default)
+        return {keyword: os.fspath(value) if isinstance(value, os.PathLike) else value for keyword, value in changed}
 
     def words(self) -> list[str]:
-        """The same as words of a command line."""
-        return [
-            word
-            for one, value in self.changed_fields()
-            for word in (flag_of(one), *(() if value is True else (shlex.quote(os.fspath(value)),)))
-        ]
+        """What is not at its default, as words of a command line."""
+        words: list[str] = []
+        for one, value in self.values():
+            if value != one.default:
+                words += [flag_of(one), *([] if value is True else [shlex.quote(str(value))])]
+        return words
 
-
-def _is_keyword(parameter: inspect.Parameter | None) -> bool:
-    return parameter is not None and parameter.kind is parameter.KEYWORD_ONLY
+    def taken_by(self, function: Callable[..., Any]) -> dict[str, Any]:
+        """All that a function takes by keyword only."""
+        taken = inspect.signature(function).parameters
+        named = {keyword_of(one): value for one, value in self.values()}
+        return {name: named[name] for name, one in taken.items() if one.kind is one.KEYWORD_ONLY and name in named}

@@ -22,12 +22,10 @@ class FleetOptions(DeclaredOptions):
     workers: str | int | None = option(
         None, "Mine with so many processes; auto: one for every card.", metavar="N|auto", check=_check_workers
     )
-    gpus_per_worker: int | None = option(
-        None, "Cards of every worker.", metavar="N", least=0, instead="1 where they run on cards"
-    )
+    gpus_per_worker: int | None = option(None, "Cards of every worker.", least=0, instead="1 where they run on cards")
     ray: str | None = option(None, "Mine with Ray actors, here or on the cluster of that address.", metavar="[ADDRESS]")
     prepare: bool = option(False, "Only read the text and write the plan, for `mnemoscope worker`.")
-    launch: str | None = option(None, "Submit jobs that prepare, mine and merge.", metavar="slurm", choices=("slurm",))
+    launch: str | None = option(None, "Submit jobs that prepare, mine and merge.", choices=("slurm",))
     print: bool = option(False, "With --launch: print the jobs, submit nothing.")
     allow_mixed_devices: bool = option(False, "Allow different kinds of cards: equal to tolerance.")
     patience: float = 60.0
