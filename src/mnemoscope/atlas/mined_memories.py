@@ -6,10 +6,8 @@ from mnemoscope.atlas.form import Manifest
 from mnemoscope.errors import MemoryIdError
 from mnemoscope.foundation.formatting import runs
 from mnemoscope.foundation.memory_names import MemoryId, Numbering
-from mnemoscope.foundation.options.parameters import explain
 
 
-@explain
 class MinedMemories:
     """The memories of the atlas in the folder `path`, by the layers that were mined."""
 

@@ -37,15 +37,9 @@ from mnemoscope.foundation.formatting import runs
 from mnemoscope.foundation.heap import ran_out
 from mnemoscope.foundation.options.mining_options import TRIGGERS, TRIGGERS_OF_EXPERTS, MiningOptions
 from mnemoscope.foundation.options.model_options import AS_USUAL
-from mnemoscope.foundation.options.parameters import explain
 from mnemoscope.foundation.origin import made_by
 
 Frame = TypeVar("Frame", pl.DataFrame, pl.LazyFrame)
-_PLAN_OPTIONS = (
-    *("text_field", "ids_field", "validation", "split", "triggers", "per_sentence"),
-    *("sample", "max_sentences", "max_tokens", "prefixes", "neighbours", "dtype", "device", "seed"),
-    *("skip_bad_rows", "skip_special", "token_activations", "random"),
-)
 
 
 class MadeFrame(pl.DataFrame):
@@ -54,7 +48,6 @@ class MadeFrame(pl.DataFrame):
     made_by: Mapping[str, Any] | None = None
 
 
-@explain
 class Tables(MinedMemories):
     """The table files of one atlas; keeps the footer of each checked file, unless the file can be made again."""
 
@@ -88,7 +81,7 @@ class Tables(MinedMemories):
         return all(self._paths_in_manifest(table, one) for one in layers)
 
     def paths(self, name: str, layer: int | None = None) -> list[str]:
-        """The table's files, relative to the atlas; raises like `table`."""
+        """The files of the table `name` (of one `layer`), relative to the atlas; raises like `table`."""
         files = self._paths_in_manifest(name, layer)
         if not files and (part := self.manifest.part):
             raise AtlasUnfinished(
@@ -114,7 +107,7 @@ class Tables(MinedMemories):
         return [path] if present else []
 
     def table(self, name: str, *, layer: int | None = None, columns: Sequence[str] | None = None) -> pl.DataFrame:
-        """All rows of a table, such as `triggers` (one file per layer) or `tokens`, with all columns or some.
+        """All rows of the table `name`, such as `triggers` (one file per layer) or `tokens`, with all columns or some.
 
         Without a `layer` a table with one file per layer is that of all layers, behind a column `layer`. Memories of
         experts are counted through their layer, with `expert` beside them (experts.py). Raises OptionError for an
@@ -133,15 +126,15 @@ class Tables(MinedMemories):
         return rows
 
     def columns(self, name: str) -> pl.DataFrame:
-        """What the columns of a table are, a row each: `column`, `type`, `about` (meaning, unit). Raises OptionError
-        for an impossible table.
+        """What the columns of the table `name` are, a row each: `column`, `type`, `about` (meaning, unit). Raises
+        OptionError for an impossible table.
         """
         kind = table_kind(name)
         columns = kind.by_name.values() if self.numberings else kind.of_all
         return pl.DataFrame([{"column": one.name, "type": one.type, "about": one.about} for one in columns])
 
     def scan(self, name: str, *, layer: int | None = None) -> pl.LazyFrame:
-        """The table as a lazy polars query; raises like `table`, but pages are not checked."""
+        """The table `name` (of one `layer`) as a lazy polars query; raises like `table`, but pages are not checked."""
         refuse_forked()
         if layer is None and table_kind(name).numbered == "layer":
             return pl.concat([_behind_layer(self.scan(name, layer=one), one) for one in self.layers])
@@ -157,7 +150,9 @@ class Tables(MinedMemories):
         ids: Sequence[int],
         columns: Sequence[str] | None = None,
     ) -> pl.DataFrame:
-        """The rows whose `column`, by which the table is sorted, is one of `ids`; raises AtlasDamaged."""
+        """The rows of the table `name` (of one `layer`) whose `column`, by which it is sorted, is one of `ids`; with
+        some `columns` or all. Raises AtlasDamaged.
+        """
         wanted = sorted(set(ids))
         pieces: list[pl.DataFrame] = []
         for path in self.paths(name, layer):
@@ -170,7 +165,9 @@ class Tables(MinedMemories):
         return pl.concat(pieces)
 
     def sentences(self, ids: Sequence[int], *, columns: Sequence[str] | None = None) -> pl.DataFrame:
-        """The stored sentences with these ids, each once, in order of id; raises AtlasDamaged for a missing one."""
+        """The stored sentences with these `ids`, each once, in order of id, with some `columns` or all; raises
+        AtlasDamaged for a missing one.
+        """
         rows = self.rows_where("sentences", column="sentence", ids=ids, columns=columns)
         if rows.height < len(set(ids)) and self.has("random_sentences"):
             others = self.rows_where("random_sentences", column="sentence", ids=ids, columns=columns)
@@ -257,7 +254,9 @@ class Tables(MinedMemories):
             ) from error
 
     def check_hash(self, path: str) -> None:
-        """Raises AtlasDamaged for a changed file: a flipped bit in its footer could hide rows from `rows_where`."""
+        """Raises AtlasDamaged if the file `path` was changed: a flipped bit in its footer could hide rows from
+        `rows_where`.
+        """
         hash = None if path.startswith("sentences/") else self.hashes.get(path)
         if hash is not None and file_hash(self.path / path) != hash:
             raise self._damage(
@@ -338,12 +337,8 @@ def _mine_command(directory: Path, plan: Mapping[str, Any], triggers: int, more:
     """With the options of a plan that are not the usual ones."""
     corpus = shlex.quote(str(plan["corpus"])) if "corpus" in plan else "CORPUS"
     words = [_model_words(plan, "MODEL"), corpus, "--out", shlex.quote(str(directory))]
-    for name in _PLAN_OPTIONS:
-        usual = getattr(MiningOptions, name)
-        if name == "per_sentence":
-            usual = str(usual)  # as a plan writes it
-        if name == "triggers":
-            usual = triggers
-        if (value := plan.get(name, usual)) != usual:
-            words += [f"--{name.replace('_', '-')}", *([] if value is True else [shlex.quote(str(value))])]
-    return " ".join(["mnemoscope mine", *words, *more])
+    usual = {"triggers": triggers, "per_sentence": str(MiningOptions.per_sentence)}  # as a plan writes them
+    settled = {"layers", "removals", "batch_tokens"}  # by model and text, where they are not stated in `more`
+    stated = {name: plan[name] for name in MiningOptions.planned_names() if name in plan and name not in settled}
+    stated = {name: value for name, value in stated.items() if value != usual.get(name)}
+    return " ".join(["mnemoscope mine", *words, *MiningOptions(**stated).words(), *more])

@@ -21,9 +21,12 @@ from mnemoscope.foundation.heap import ran_out
 
 
 def verify(path: str | os.PathLike[str]) -> list[str]:
-    """The faults of the atlas in the folder `path`, one line each; empty without any.
+    """The faults of an atlas, one line each; empty without any.
 
     Raises AtlasNotFound, AtlasUnfinished or AtlasTooNew where there is no atlas to verify.
+
+    Args:
+        path: The folder.
     """
     directory = Path(path)
     try:
