@@ -17,7 +17,7 @@ from mnemoscope.foundation.options.model_options import ModelOptions, check_name
 from mnemoscope.foundation.options.prompt_file import read_messages
 
 if TYPE_CHECKING:
-    from mnemoscope.atlas.mined_memories import MinedMemories
+    from mnemoscope.atlas.manifest import MinedMemories
 
 AtlasFolder = Annotated[Path, typer.Argument(metavar="ATLAS", help="The folder of the atlas.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else there.")]
@@ -198,8 +198,7 @@ def check_atlases(*atlases: Path | None) -> None:
 
 def memories_of(atlas: Path) -> "MinedMemories":
     """The memories that the atlas has, by its manifest; raises what opening the atlas raises."""
-    from mnemoscope.atlas.manifest import read_manifest
-    from mnemoscope.atlas.mined_memories import MinedMemories
+    from mnemoscope.atlas.manifest import MinedMemories, read_manifest
 
     return MinedMemories(atlas, read_manifest(atlas))
 
