@@ -351,11 +351,11 @@ def _run(
 def read_lens(atlas: Atlas, kind: str) -> Lens | None:
     """A lens of this atlas, by layer; None if there is none."""
     path = f"{FOLDER}/{kind}.safetensors"
-    where = atlas.path / path
     if path not in atlas.hashes:
         return None
-    atlas.check_hash(path)
+    where = atlas.local(path)
     try:
+        atlas.checked_file(path)
         with safe_open(where, "pt") as file:
             metadata = json.loads((file.metadata() or {})[_SAYS])
             weight, bias = file.get_tensor("weight"), file.get_tensor("bias")

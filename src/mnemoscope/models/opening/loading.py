@@ -49,10 +49,10 @@ def load_model(
 ) -> LanguageModel:
     """The LanguageModel of a hub id, a folder, `builtin:NAME`, `handmade:NAME`, `fairseq:PATH.pt` or a loaded model.
 
-    A model in memory is in evaluation mode only during a use; after a change of it (object_state.py says which are seen)
-    it must be given here once more. Another dtype or device, and `dequantize`, work on a copy of its present state. A
-    model that does not fit into `max_memory`, or into the free memory of `auto`, `cpu` or `cuda`, is spread: cards, CPU,
-    disk. With `beginning` `"none"` position 0 of a sentence is never a trigger.
+    A model in memory is in evaluation mode only during a use; after a change of it (object_state.py says which are
+    seen) it must be given here once more. Another dtype or device, and `dequantize`, work on a copy of its present
+    state. A model that does not fit into `max_memory`, or into the free memory of `auto`, `cpu` or `cuda`, is spread:
+    cards, CPU, disk. With `beginning` `"none"` position 0 of a sentence is never a trigger.
 
     Raises ModelNotFound, TokenizerNotFound, ModelUnsupported, ModelDamaged, ProofFailed, OptionError.
 
