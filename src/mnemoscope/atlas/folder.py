@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mnemoscope.atlas.manifest import (
+    ANALYSES,
     COMPARISONS,
     EXTENSIONS,
     MANIFEST,
@@ -43,7 +44,7 @@ LENSES = "lenses"
 
 Occupancy = Literal["free", "unfinished", "finished", "foreign"]
 
-SIDES = (EXTENSIONS, "analyses", "report", COMPARISONS)
+SIDES = (EXTENSIONS, ANALYSES, "report", COMPARISONS)
 _SHARED = ("leases", "states", "closed", "beats", "records")
 FOLDERS = (
     *sorted(kind.name for kind in TABLES.values() if kind.numbered),

@@ -15,6 +15,7 @@ import typer
 
 from mnemoscope.cli.runner import emit, print_shown, terminal_columns
 from mnemoscope.errors import OptionError
+from mnemoscope.foundation.options.prompt_options import ATTRIBUTE, ATTRIBUTE_PROMPTS, DIFF, DIFF_PROMPTS, Names
 
 if TYPE_CHECKING:
     from mnemoscope.attribution.explanation import Explanation
@@ -22,28 +23,11 @@ if TYPE_CHECKING:
 HOLDS = 3
 """The exit code where the expression holds."""
 Facts = Mapping[str, Any]
-Names = Mapping[str, type]
-"""Facts and their types; each may have no value."""
-_LISTED: Names = {"memories": int, "k": int}
-_CURVE: Names = {**_LISTED, "without": float, "control": float}
-_PROVED: Names = {"residual_error": float, "limit": float}
-_ASKED: Names = {"target": str, "against": str, "position": int, "difference": float, "difference_after_cap": float}
-ATTRIBUTE: Names = {**_ASKED, **_CURVE, **_PROVED}
-ATTRIBUTE_PROMPTS: Names = {"prompts": int, "refused": int, **_CURVE}
-_RECOVERED: Names = dict.fromkeys(("recovered", "control_recovered", "recovered_all", "recovered_everywhere"), float)
-_CHANGE: Names = dict.fromkeys(("difference_first", "difference_second", "change"), float)
-DIFF: Names = {"first": str, "second": str, **_CHANGE, "turns_at": int, **_LISTED, **_RECOVERED, **_PROVED}
-DIFF_PROMPTS: Names = {"prompts": int, "refused": int, "never_parted": int, "turned": float, **_LISTED, **_RECOVERED}
 _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     **{ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge},
     **{ast.Eq: operator.eq, ast.NotEq: operator.ne},
 }
 _LONGEST = 1_000
-
-
-def fail_if_option(*names: Names) -> Any:
-    listed = ", ".join(dict.fromkeys(name for some in names for name in some))
-    return typer.Option("--fail-if", metavar="EXPR", help=f"Exit with 3 where it holds; compares {listed}.")
 
 
 def read_condition(text: str | None, names: Names) -> ast.expr | None:

@@ -17,6 +17,7 @@ from mnemoscope.cluster.single_run import SINGLE_PROCESS
 from mnemoscope.cluster.stages import TEXT, PublishedStage
 from mnemoscope.cluster.state_folders import CLOSED, STATES, StateFolder, folders_in
 from mnemoscope.foundation.files import storing
+from mnemoscope.foundation.options.fleet_options import FleetOptions
 from mnemoscope.foundation.options.mining_options import MiningOptions
 from mnemoscope.kernels.devices import device_name, join_names
 from mnemoscope.mining.plan.mining_plan import MiningPlan
@@ -26,9 +27,6 @@ from mnemoscope.mining.sealing import model_facts
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
 from mnemoscope.mining.text.batch_loader import BatchLoader
 from mnemoscope.mining.text.state import MiningState, StateShape
-
-PATIENCE = 60.0
-"""Default seconds of silence after which a worker counts as dead."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ def settle_run(
     options: MiningOptions,
     *,
     mixed_devices: bool = False,
-    patience: float = PATIENCE,
+    patience: float = FleetOptions.patience,
 ) -> SettledRun:
     """Begins or resumes the run."""
     directory, model = context.directory, inputs.model

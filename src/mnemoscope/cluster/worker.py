@@ -71,7 +71,7 @@ def work(
         with Heartbeat(directory, context.name, lambda: context.said, patience=run.patience):
             _check_devices(context)
             try:
-                with hold_model(context.model, compare=False):
+                with hold_model(context.model):
                     return _run_stages(context, text_only=text_only)
             except WorkerClosed:  # others do what was not saved
                 context.name = f"{name}-again-{count}"

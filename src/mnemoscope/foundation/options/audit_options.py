@@ -3,32 +3,27 @@
 from dataclasses import dataclass
 
 from mnemoscope.errors import OptionError
+from mnemoscope.foundation.options.declared import DeclaredOptions, option
 
 VARIED = ("all", "digits")
 """Which characters vary: digits and letters, or digits only."""
 
 
-@dataclass(frozen=True)
-class AuditOptions:
-    """`alternatives` are drawn for each string, varying `all` or only `digits`. The best `candidates` by direct effect
-    are set to 0 one by one, the best `top` of them together. Side effects are measured on at most `neighbours` texts.
-    """
+@dataclass(frozen=True, kw_only=True)
+class AuditOptions(DeclaredOptions):
+    """What is drawn beside each string, and what is measured of its memories."""
 
-    alternatives: int = 999
-    vary: str = "all"
-    candidates: int = 16
-    top: int = 4
-    seed: int = 0
-    neighbours: int = 200
+    # With fewer than 19 others a string cannot be among the highest 5 %.
+    alternatives: int = option(999, "Random strings of the same form beside each.", least=19)
+    vary: str = option("all", "What is random in them: digits and letters, or only digits.", choices=VARIED)
+    candidates: int = option(16, "Memories switched off one by one.")
+    top: int = option(4, "Memories switched off together.", metavar="K")
+    neighbours: int = option(200, "Texts, at most, on which side effects are measured.", least=1)
+    seed: int = option(0, "Of the alternatives and the control memories.", least=0)
 
     def __post_init__(self) -> None:
-        if self.vary not in VARIED:
-            raise OptionError(f"--vary {self.vary!r} is not known; choose one of {', '.join(VARIED)}")
-        if self.alternatives < 19:
-            raise OptionError(f"{self.alternatives} alternatives cannot show a rank of 5 %; draw 19 or more")
+        super().__post_init__()
         if not 1 <= self.top <= self.candidates:
             raise OptionError(
                 f"the top {self.top} of {self.candidates} candidates is impossible; choose top from 1 to candidates"
             )
-        if self.neighbours < 1:
-            raise OptionError(f"{self.neighbours} neighbouring texts show no side effect; take 1 or more")

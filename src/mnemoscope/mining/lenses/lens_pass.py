@@ -25,13 +25,12 @@ from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.derived_manifest import write_beside
 from mnemoscope.atlas.folder import LENSES as FOLDER
 from mnemoscope.atlas.schema import LENS_TABLES
-from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, ModelDiffers, OptionError
+from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, ModelDiffers
 from mnemoscope.foundation.budget import BUDGET
 from mnemoscope.foundation.files import write_bytes
-from mnemoscope.foundation.options.mining_options import AUTO, LENS_TOKENS, MiningOptions
 from mnemoscope.foundation.options.mining_options import LENS_KINDS as LENSES
+from mnemoscope.foundation.options.mining_options import LensOptions
 from mnemoscope.foundation.options.model_options import ModelOptions
-from mnemoscope.foundation.options.signatures import takes_options
 from mnemoscope.foundation.progress import Progress, report_to
 from mnemoscope.mining.extending import cover, files_of, load_mined
 from mnemoscope.mining.lenses.readouts import (
@@ -146,27 +145,51 @@ class FittedLenses:
     """Cross-entropy of the residual's readout with the next token, in nats, by lens (also `plain`) and mined layer."""
 
 
-@takes_options
 def fit_lenses(
     atlas: Atlas | str | os.PathLike[str],
     model: LanguageModel | str | None = None,
-    kinds: Sequence[str] = LENSES,
+    kinds: Sequence[str] = ("ridge", "tuned"),
     *,
-    max_tokens: int = LENS_TOKENS,
-    device: str = AUTO,
-    opening: ModelOptions,
-    checkpoint_every: float = MiningOptions.checkpoint_every,
+    max_tokens: int = 200_000,
+    device: str = "auto",
+    adapter: str | None = None,
+    tokenizer: str | None = None,
+    beginning: str | None = None,
+    dequantize: bool = False,
+    revision: str | None = None,
+    dict: str | os.PathLike[str] | None = None,
+    trust_remote_code: bool = False,
+    max_memory: str | None = None,
+    checkpoint_every: float = 60.0,
     force: bool = False,
     progress: bool | Progress = True,
 ) -> FittedLenses:
-    """Fits lenses in a finished atlas, and writes what is read through them; existing ones are kept. `model` None is
-    the plan's. Resumes an interrupted run. Raises OptionError for an unknown kind, ModelDiffers for another model,
-    AtlasUnfinished for a part or an atlas without validation prefixes, AtlasBusy, Interrupted.
+    """Fits lenses in a finished atlas, and writes what is read through them; existing ones are kept. Omitted options of
+    the model are as in the plan. Resumes an interrupted run.
+
+    Raises OptionError for an unknown kind, ModelDiffers for another model, AtlasUnfinished for a part or an atlas
+    without validation prefixes, AtlasBusy, Interrupted.
+
+    Args:
+        atlas: An atlas, or its folder.
+        model: The model that was mined, loaded or by name; None: as mined.
+        kinds: The lenses to fit: ridge, tuned.
+        max_tokens: Fit on so many tokens of the atlas's sentences, at most.
+        device: Such as cpu, cuda or cuda:1; auto: a graphics card if there is one.
+        adapter: A PEFT adapter (LoRA and others) to put on the model: its folder or hub id.
+        tokenizer: The tokenizer, if the model has none or needs another; ids: texts are token ids.
+        beginning: The token before every sentence, if not the model's own; none: nothing.
+        dequantize: Widen quantised weights at load.
+        revision: The hub model's revision: a branch, tag or commit.
+        dict: A fairseq model's dict.txt, if it is elsewhere.
+        trust_remote_code: Run code that comes with the model.
+        max_memory: Memory for weights: 2GiB, or 0=20GiB,cpu=60GiB; the rest of the model goes to disk.
+        checkpoint_every: The most work that a sudden stop may lose, in seconds.
+        force: Fit lenses again that the atlas has.
+        progress: True: a bar in a terminal or notebook; or a function of stage, done, total (or None) and note.
     """
-    if unknown := [kind for kind in kinds if kind not in LENSES]:
-        raise OptionError(f"{unknown[0]!r} is not a kind of lens; the kinds are {', '.join(LENSES)}")
-    if max_tokens < 1:
-        raise OptionError(f"--max-tokens must be at least 1, not {max_tokens}")
+    opening = ModelOptions.of(locals())
+    LensOptions.check(locals())
     opened = atlas if isinstance(atlas, Atlas) else open_atlas(Path(atlas))
     if opened.manifest.part is None and opened.table("prefixes").is_empty():
         raise AtlasUnfinished(f"{opened.path} has no validation prefixes, on which a lens is judged; mine more text")
@@ -355,13 +378,11 @@ def _read_lens(path: Path) -> tuple[Lens, dict[str, Any]]:
 
 def read_lens(atlas: Atlas, kind: str) -> Lens | None:
     """A lens of this atlas, by layer; None if there is none."""
-    path = _path(kind)
-    where = atlas.path / path
-    if path not in atlas.hashes:
+    if _path(kind) not in atlas.hashes:
         return None
-    atlas.check_hash(path)
+    where = atlas.local(_path(kind))
     try:
-        lens, said = _read_lens(where)
+        lens, said = _read_lens(atlas.checked_file(_path(kind)))
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise AtlasDamaged(f"{where} does not hold a lens ({error}); fit it again with --force") from error
     if said.get("model") != atlas.manifest.model.fingerprint or said.get("plan") != atlas.manifest.plan_hash:

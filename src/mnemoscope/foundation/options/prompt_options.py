@@ -1,0 +1,142 @@
+"""The options of the verbs that run a model on a prompt: trace, attribute, diff."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mnemoscope.errors import OptionError
+from mnemoscope.foundation.options.chat_prompt import Prompt, check_messages
+from mnemoscope.foundation.options.declared import DeclaredOptions, argument, like, option
+from mnemoscope.foundation.options.mining_options import LoadOptions
+from mnemoscope.foundation.options.model_options import ModelArgument
+from mnemoscope.foundation.options.prompt_file import read_messages
+
+ORDERS = ("ablation", "attribution", "direct")
+PATCHES = ("contribution", "coefficient")
+
+Names = Mapping[str, type]
+"""The numbers of an answer that `--fail-if` compares, and their types; each may have no value."""
+_LISTED: Names = {"memories": int, "k": int}
+_CURVE: Names = {**_LISTED, "without": float, "control": float}
+_PROVED: Names = {"residual_error": float, "limit": float}
+_ASKED: Names = {"target": str, "against": str, "position": int, "difference": float, "difference_after_cap": float}
+ATTRIBUTE: Names = {**_ASKED, **_CURVE, **_PROVED}
+ATTRIBUTE_PROMPTS: Names = {"prompts": int, "refused": int, **_CURVE}
+_RECOVERED: Names = dict.fromkeys(("recovered", "control_recovered", "recovered_all", "recovered_everywhere"), float)
+_CHANGE: Names = dict.fromkeys(("difference_first", "difference_second", "change"), float)
+DIFF: Names = {"first": str, "second": str, **_CHANGE, "turns_at": int, **_LISTED, **_RECOVERED, **_PROVED}
+DIFF_PROMPTS: Names = {"prompts": int, "refused": int, "never_parted": int, "turned": float, **_LISTED, **_RECOVERED}
+
+
+def _fail_if(*names: Names) -> Any:
+    listed = ", ".join(dict.fromkeys(name for some in names for name in some))
+    return option(None, f"Exit with 3 where it holds; compares {listed}.", metavar="EXPR")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatOptions(DeclaredOptions):
+    """Whether a prompt is a chat."""
+
+    chat: bool = option(False, "PROMPT is what a user says, in the model's chat template.")
+    messages: Path | None = option(None, "A chat: a JSON list of {role, content}, or JSONL.", metavar="FILE")
+
+    def read(self, prompt: str | None, *, whole: bool = False) -> Prompt | None:
+        """PROMPT, or the messages of a chat; `whole`: positions count all of its tokens."""
+        if self.messages is not None:
+            if self.chat or prompt is not None:
+                raise OptionError(
+                    "--messages FILE is the whole chat; leave out " + ("--chat" if self.chat else "PROMPT")
+                )
+            return read_messages(self.messages)
+        if whole and not self.chat:
+            raise OptionError("--whole is for a chat; give --chat or --messages FILE, too")
+        return check_messages([{"role": "user", "content": prompt}]) if self.chat and prompt is not None else prompt
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceOptions(ModelArgument):
+    prompt: str | None = argument("Plain text; after -- if it begins with a dash.", metavar="PROMPT", default=None)
+    changes: list[str] | None = option(
+        None,
+        "L10.M222=0 sets an activation (coefficient), L10.M222*2 scales it; at the last position: L10.M222=0@last;"
+        " from position 5 on: L10.M222=0@5; of many: L3=0, L5.M0-19=0, @FILE=0 (a saved list). May be given several"
+        " times; shows before and after.",
+        flag="--set",
+        metavar="CHANGE",
+    )
+    generate: int = option(0, "Go on for N tokens, or to the end of the text.", least=0)
+    temperature: float = option(0.0, "Of that continuation; 0 always takes the best token.", metavar="T", least=0)
+    seed: int = option(0, "Of a continuation with a temperature above 0.", least=0)
+    position: int | None = option(None, "The position whose layers are shown.", instead="the last")
+    asked: ChatOptions
+    whole: bool = option(False, "Positions count the whole chat, not only its last message.")
+    top: int = option(10, "Predictions of each stream (--json gives all).", metavar="K", least=1)
+    memories: int = option(10, "Dominant memories of each layer in --json.", metavar="K", least=0)
+    figure1: int | None = option(None, "Draw the paper's Figure 1 for this layer, into --out.", metavar="LAYER")
+    out: Path | None = option(None, "Of --figure1: a file in .svg, .png or .pdf.", metavar="FILE")
+    loading: LoadOptions
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.figure1 is None) != (self.out is None):
+            raise OptionError("--figure1 LAYER and --out FILE go together: give both")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttributeOptions(ModelArgument):
+    prompt: str | None = like(TraceOptions, "prompt")
+    target: str | None = option(
+        None, "The next word asked about, with its space.", flag="--for", metavar="TEXT", instead="the model's"
+    )
+    against: str | None = option(None, "The word it is compared with.", metavar="TEXT|mean", instead="the next best")
+    prompts: Path | None = option(None, "JSONL of prompt (or messages), for, against: what they share.", metavar="FILE")
+    position: int | None = option(None, "The position whose next token is asked about.", instead="the last")
+    asked: ChatOptions
+    whole: bool = like(TraceOptions, "whole")
+    by: str = option("ablation", "The order of the list.", choices=ORDERS)
+    singles: int = option(128, "Memories switched off one by one.", least=0)
+    top: int = option(128, "Memories listed (20 of them without --json).", least=0)
+    atlas: Path | None = option(None, "An atlas of this model: labels, promoted tokens, triggers.", metavar="ATLAS")
+    save_list: Path | None = option(
+        None, "Save the memories as a list, for @FILE wherever memories are named.", metavar="FILE"
+    )
+    seed: int = option(0, "Of the controls.", least=0)
+    loading: LoadOptions
+    fail_if: str | None = _fail_if(ATTRIBUTE, ATTRIBUTE_PROMPTS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiffOptions(ModelArgument):
+    prompt: str | None = like(TraceOptions, "prompt")
+    other: str | None = option(None, "The second model.", metavar="MODEL")
+    other_adapter: str | None = option(None, "The second is MODEL with this PEFT adapter.", metavar="ID|FOLDER")
+    other_prompt: str | None = option(None, "The second is MODEL on this prompt (or last message).", metavar="PROMPT")
+    target: str | None = option(None, "The second's answer.", flag="--for", metavar="TEXT", instead="its prediction")
+    against: str | None = option(None, "The first's answer.", metavar="TEXT", instead="its prediction")
+    prompts: Path | None = option(None, "JSONL of prompt (or messages), for, against, other_prompt.", metavar="FILE")
+    asked: ChatOptions
+    both: bool = option(False, "List those that pushed the other way, too.")
+    patch: str = option("contribution", "What is set back of a memory.", choices=PATCHES)
+    top: int = like(AttributeOptions, "top")
+    generate: int = option(0, "Two models write N tokens each from where they part.", least=0)
+    restored: int | None = option(
+        None, "The second writes, or is saved, with the K first memories as in the first.", metavar="K", least=1
+    )
+    save: Path | None = option(
+        None, "Save the second model, or its LoRA, with the weights of these restored.", metavar="FOLDER"
+    )
+    save_list: Path | None = like(AttributeOptions, "save_list")
+    atlas: Path | None = option(None, "An atlas of one of the models: labels, tokens, triggers.", metavar="ATLAS")
+    seed: int = like(AttributeOptions, "seed")
+    loading: LoadOptions
+    fail_if: str | None = _fail_if(DIFF, DIFF_PROMPTS)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.prompts is None and [self.other, self.other_adapter, self.other_prompt].count(None) != 2:
+            raise OptionError("give one of --other, --other-adapter and --other-prompt")
+        if self.save is not None and self.restored is None:
+            raise OptionError("--save needs --restored K: how many of the first memories are put back")
+        if self.restored is not None and self.save is None and not self.generate and self.fail_if is None:
+            raise OptionError("--restored needs --generate N, --save FOLDER or --fail-if EXPR: what is done with these")
