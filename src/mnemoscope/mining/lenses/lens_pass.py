@@ -382,7 +382,8 @@ def read_lens(atlas: Atlas, kind: str) -> Lens | None:
         return None
     where = atlas.local(_path(kind))
     try:
-        lens, said = _read_lens(atlas.checked_file(_path(kind)))
+        atlas.checked_file(_path(kind))
+        lens, said = _read_lens(where)
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise AtlasDamaged(f"{where} does not hold a lens ({error}); fit it again with --force") from error
     if said.get("model") != atlas.manifest.model.fingerprint or said.get("plan") != atlas.manifest.plan_hash:
