@@ -23,13 +23,13 @@ from speed.documentation import TEXT, named_model
 from mnemoscope.corpus import open_source, prepare
 from mnemoscope.foundation.heap import HeapTrimmer
 from mnemoscope.kernels.reference import Observer
-from mnemoscope.mining.plan.mining_plan import SAMPLED_TOKENS, default_triggers
 from mnemoscope.mining.text.batch_loader import BatchLoader
 from mnemoscope.mining.text.batch_reader import BatchReader
 from mnemoscope.mining.text.state import MiningState, StateShape
 from mnemoscope.mining.text.thread_team import ThreadTeam
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.forward.batches import default_batch_tokens
+from mnemoscope.runs.plan import SAMPLED_TOKENS, default_triggers
 
 PARTS: dict[str, tuple[type, str]] = {
     "piece": (BatchReader, "_read_piece"),

@@ -24,9 +24,9 @@ from mnemoscope.atlas import open_atlas
 from mnemoscope.mining import mine
 from mnemoscope.mining.lenses.lens_pass import LensText, read_streams
 from mnemoscope.mining.lenses.ridge import RidgeFit
-from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.forward.batches import pad
+from mnemoscope.runs.plan import MiningPlan
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ from mnemoscope.models.opening.handmade.models import WORDS
 
 WARM = (
     *(f"mnemoscope.mining.{name}" for name in ("run", "merging", "text_pass", "text.batch_reader", "text.blocks")),
-    *("mnemoscope.cluster.single_run", "mnemoscope.cli.mined", "mnemoscope.cli.drawing", "mnemoscope.questions"),
+    *("mnemoscope.runs.driver", "mnemoscope.cli.mined", "mnemoscope.cli.drawing", "mnemoscope.questions"),
     *("mnemoscope.show.export.writing", "mnemoscope.search", "mnemoscope.annotate.campaigns.store"),
     *("mnemoscope.web.app", "pandas"),
     "_strptime",

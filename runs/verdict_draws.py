@@ -37,13 +37,13 @@ from mnemoscope.mining import extending, mine
 from mnemoscope.mining.lenses import lens_pass as lens_fits
 from mnemoscope.mining.lenses import tuned
 from mnemoscope.mining.lenses.lens_pass import fit_lenses
-from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.attention import AttentionPass
-from mnemoscope.mining.plan.mining_plan import MiningPlan
-from mnemoscope.mining.steps import RunContext
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.forward.attention import eager_attention
 from mnemoscope.questions.registry import question_module
+from mnemoscope.runs.plan import MiningPlan
+from mnemoscope.runs.run import Run
+from mnemoscope.runs.workers.worker import Worker
 from mnemoscope.tracing import causal
 
 KINDS = ("untrained", "shuffled", "matched", "planted")
@@ -316,7 +316,7 @@ def _dealt_attention(model: LanguageModel, atlas: Any, rng: np.random.Generator)
     with tempfile.TemporaryDirectory(prefix="verdicts-") as folder:
         (Path(folder) / "sentences").symlink_to(atlas.path.absolute() / "sentences")
         prefixes.with_columns(following).write_parquet(Path(folder) / "prefixes.parquet")
-        asked = AttentionPass(MiningRun(RunContext(Path(folder)), model, plan))
+        asked = AttentionPass(Worker(Run(directory=Path(folder), plan=plan), model))
         with eager_attention(model):
             for number in range(len(asked.steps.cuts)):
                 asked.steps.take(number)

@@ -19,13 +19,13 @@ from torch.nn.utils.rnn import pad_sequence
 
 from mnemoscope.errors import OptionError
 from mnemoscope.foundation.options.mining_options import TRIGGERS
-from mnemoscope.mining.plan.mining_plan import SAMPLED_TOKENS
 from mnemoscope.mining.text.batch_reader import BatchReader
 from mnemoscope.mining.text.batches import Batch
 from mnemoscope.mining.text.state import MiningState, StateShape
 from mnemoscope.models import LanguageModel, read_coefficients
 from mnemoscope.models.modules.observed import takes
 from mnemoscope.models.object_state import whole_use
+from mnemoscope.runs.plan import SAMPLED_TOKENS
 
 WARM = SAMPLED_TOKENS
 USER_BATCH = 32

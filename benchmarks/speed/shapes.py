@@ -22,11 +22,11 @@ from transformers import (
 )
 
 from mnemoscope.kernels.devices import device_name
-from mnemoscope.mining.plan.mining_plan import SAMPLED_EVERY, SAMPLED_TOKENS, batch_order
 from mnemoscope.mining.text.batches import Batch
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.forward.batches import default_batch_tokens, pack, pad, send
 from mnemoscope.models.opening.huggingface import builtin_folder
+from mnemoscope.runs.plan import SAMPLED_EVERY, SAMPLED_TOKENS, batch_order
 
 from .loops import Rates, Stopwatch, compare_loops, mine_batches, overlap
 

@@ -11,10 +11,10 @@ from mnemoscope.atlas.derived_manifest import record_hashes
 from mnemoscope.atlas.folder import clear
 from mnemoscope.atlas.manifest import begin
 from mnemoscope.atlas.store import write_free_table, write_sentences, write_table
-from mnemoscope.cluster.state_folders import StateFolder
 from mnemoscope.foundation.files import copy_file, make_folder, write_bytes, write_json
 from mnemoscope.foundation.progress import ignore_progress
-from mnemoscope.mining.record import RunRecord
+from mnemoscope.runs.record import RunRecord
+from mnemoscope.runs.workers.states import StateFolder
 from mnemoscope.search import build_index
 from support.durable import Disk
 from support.handbuilt_atlas import PROVENANCE, build_atlas, sentence_columns, trigger_columns, trigger_rows

@@ -9,7 +9,7 @@ import pytest
 from mnemoscope.atlas.form import Manifest
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.tables import model_words, rebuild_command
-from mnemoscope.mining.plan.mining_plan import MiningPlan
+from mnemoscope.runs.plan import MiningPlan
 from support.handbuilt_atlas import MANIFEST
 
 PLAN: dict[str, Any] = {

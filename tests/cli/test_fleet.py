@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from mnemoscope import mining
 from mnemoscope.cli import main
 from mnemoscope.cli.scale.fleet import name_ray
-from mnemoscope.cluster import run
-from mnemoscope.cluster.status import run_status
 from mnemoscope.foundation.options.fleet_options import FleetOptions
 from mnemoscope.foundation.progress import fleet_note
 from mnemoscope.mining import text_pass
+from mnemoscope.runs.workers.status import run_status
 
 Capture = pytest.CaptureFixture[str]
 NAMED = (" auto", " head:6379 --json", " ray://10.0.0.1:10001", " [::1]:6379", "=head:6379")
@@ -45,7 +45,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         progress("mining", 1, 10, fleet_note("tokens", workers=2, leases_lost=1))
         raise MiningError("no worker is left")
 
-    monkeypatch.setattr(run, "mine_with_workers", fake)
+    monkeypatch.setattr(mining, "run_mining", fake)
     return calls
 
 
@@ -110,13 +110,13 @@ def test_status_of_nothing_and_of_an_atlas(tmp_path: Path, capsys: Capture) -> N
 def test_status_of_a_run_of_one_process(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "zen.txt").write_text("the cat sat on the mat\na dog ran home\nthe red fox slept\n" * 30)
     seen: list[Any] = []
-    real = text_pass.TextReader.take
+    real = text_pass.TextWork.count
 
     def take(self: Any, number: int) -> int:
         seen.append(run_status(tmp_path / "zen"))
         return real(self, number)
 
-    monkeypatch.setattr(text_pass.TextReader, "take", take)
+    monkeypatch.setattr(text_pass.TextWork, "count", take)
     words = ["--split", "line", "--out", str(tmp_path / "zen"), "--batch-tokens", "16", "--prefixes", "0"]
     assert main(["mine", "handmade:planted", str(tmp_path / "zen.txt"), *words]) == 0
     capsys.readouterr()
@@ -136,7 +136,7 @@ def test_status_of_a_stopped_run_says_the_command_that_goes_on_with_it(
 
     words = ["--split", "line", "--batch-tokens", "16", "--prefixes", "0", "--triggers", "7", "--layers", "1"]
     with monkeypatch.context() as patch:
-        patch.setattr(text_pass.TextReader, "take", stop)
+        patch.setattr(text_pass.TextWork, "count", stop)
         assert main(["mine", "handmade:planted", str(text), "--out", str(atlas), *words]) == 130
     capsys.readouterr()
     assert main(["status", str(atlas)]) == 0

@@ -9,7 +9,7 @@ import pytest
 
 from mnemoscope.corpus import open_source
 from mnemoscope.errors import CorpusEmpty, StoreFailed
-from mnemoscope.mining.plan.limits import limit_note, spread_note
+from mnemoscope.runs.texts import limit_note, spread_note
 from support.corpus_reference import Words, make
 
 

@@ -3,24 +3,24 @@
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from distributed.fleet import FleetWorker, begin, run_fleet, settle
+from distributed.fleet import FleetWorker, run_fleet, settle
 from mining.conftest import WORDS, tiny_model
 from mining_killed import sentences
-from mnemoscope.cluster import driver as driver_file
-from mnemoscope.cluster.coordination.leases import AGAIN, DONE, LeaseFolder
-from mnemoscope.cluster.driver import Driver
-from mnemoscope.cluster.settling import SettledRun
-from mnemoscope.cluster.stages import TEXT, PublishedStage
-from mnemoscope.cluster.state_folders import CLOSED, STATES, closed_folders
 from mnemoscope.errors import MiningError
 from mnemoscope.foundation.options.mining_options import MiningOptions
-from mnemoscope.mining.steps import RunContext
+from mnemoscope.mining.stages import STAGES
 from mnemoscope.models import LanguageModel
+from mnemoscope.runs import driver as driver_file
+from mnemoscope.runs.driver import COLLECTING, Driver
+from mnemoscope.runs.run import Run
+from mnemoscope.runs.stages import TEXT, published_stage
+from mnemoscope.runs.workers.leases import AGAIN, DONE, LeaseFolder
+from mnemoscope.runs.workers.states import CLOSED, STATES, closed_folders
 
+READING, VALUES = (next(stage for stage in STAGES if stage.name == name) for name in (TEXT, "values"))
 OPTIONS = MiningOptions(split="line", triggers=4, batch_tokens=60, checkpoint_every=0)
 
 
@@ -56,76 +56,94 @@ class Workers:
 
 
 @pytest.fixture
-def settled(model: LanguageModel, tmp_path: Path) -> SettledRun:
+def run(model: LanguageModel, tmp_path: Path) -> Run:
     """A run in the folder `a`."""
     text = tmp_path / "text.txt"
     text.write_text(sentences(150, tuple(WORDS), 7))
-    return settle(tmp_path / "a", begin(model, text, OPTIONS), OPTIONS)
+    return settle(tmp_path / "a", model, text, OPTIONS)
 
 
 @pytest.fixture
-def mined(model: LanguageModel, settled: SettledRun, tmp_path: Path) -> Path:
+def mined(model: LanguageModel, run: Run) -> Path:
     """The folder, whose text three workers have mined."""
-    run_fleet(tmp_path / "a", settled, model, workers=3, deaths=0, seed=1)
-    return tmp_path / "a"
+    run_fleet(run, model, workers=3, deaths=0, seed=1)
+    return run.directory
 
 
-def driver_of(directory: Path, settled: SettledRun, launcher: Workers | None = None, **context: Any) -> Driver:
-    return Driver(RunContext(directory, **context), settled, launcher or Workers(), workers=2)
+def driver_of(run: Run, launcher: Workers | None = None) -> Driver:
+    return Driver(run, launcher=launcher or Workers(), workers=2)
 
 
-def test_the_states_of_a_fleet_are_collected_each_once(mined: Path, settled: SettledRun) -> None:
+def test_the_states_of_a_fleet_are_collected_each_once(mined: Path, run: Run) -> None:
     closed = closed_folders(mined)
     shutil.copytree(closed[0], mined / CLOSED / "zombie")
-    found = driver_of(mined, settled).read_text()
-    assert found == tuple(f"{CLOSED}/{folder.name}/state.safetensors" for folder in closed)
+    driver_of(run).do(READING)
+    assert run.states == [folder / "state.safetensors" for folder in closed]
     assert not (mined / CLOSED / "zombie/state.safetensors").exists()
-    assert PublishedStage.read(mined) == PublishedStage("collecting")
-    assert all(lease.owner == DONE for lease in LeaseFolder(mined, TEXT, settled.run.leases).read())
+    assert published_stage(mined) == (COLLECTING, 0)
+    assert all(lease.owner == DONE for lease in LeaseFolder(mined, TEXT, run.leases).read())
 
 
-def test_batches_that_are_in_no_state_are_done_again(model: LanguageModel, settled: SettledRun, mined: Path) -> None:
+def test_batches_that_are_in_no_state_are_done_again(model: LanguageModel, run: Run, mined: Path) -> None:
     shutil.rmtree(closed_folders(mined)[0])
     with pytest.raises(MiningError, match="no worker is left"):
-        driver_of(mined, settled).read_text()
-    leases = LeaseFolder(mined, TEXT, settled.run.leases)
+        driver_of(run).do(READING)
+    leases = LeaseFolder(mined, TEXT, run.leases)
     again = [lease for lease in leases.read() if lease.owner == AGAIN]
     assert 0 < len(again) < leases.count
-    assert PublishedStage.read(mined) == PublishedStage(TEXT)
-    worker = FleetWorker(mined, "last", settled, model)
+    assert published_stage(mined) == (TEXT, 1)
+    worker = FleetWorker(run, "last", model)
     while worker.step():
         pass
     worker.work.end()
-    assert driver_of(mined, settled).read_text()
+    driver_of(run).do(READING)
+    assert run.states
     assert list((mined / STATES).iterdir()) == []
 
 
-def test_workers_that_die_one_after_the_other_end_the_run(settled: SettledRun, tmp_path: Path) -> None:
+def test_workers_that_die_one_after_the_other_end_the_run(run: Run) -> None:
     launcher = Workers(lambda alive: dict.fromkeys(alive, "layer 3 has NaN"))
-    driver = driver_of(tmp_path / "a", settled, launcher)
-    with driver.running(), pytest.raises(MiningError, match="no worker is left: layer 3 has NaN"):
-        driver.read_text()
+    with pytest.raises(MiningError, match="no worker is left: layer 3 has NaN"):
+        driver_of(run, launcher).drive([READING])
     assert len(launcher.began) == 5  # two, and three in their place
 
 
-def test_a_worker_that_ends_is_replaced_while_work_goes_on(settled: SettledRun, tmp_path: Path) -> None:
+def test_a_worker_that_ends_is_replaced_while_work_goes_on(run: Run) -> None:
     """At every look the youngest has died, and another one has done a task."""
-    tasks = LeaseFolder(tmp_path / "a", "values", 9)
+    tasks = LeaseFolder(run.directory, "values", 2)
     tasks.make()
 
     def end_one(alive: list[str]) -> dict[str, str | None]:
         free = next(lease for lease in tasks.read() if lease.is_free)
         lease = tasks.take(free, "w")
         assert lease is not None
+        run.record.units["values", lease.number] = {}
         tasks.end(lease)
         return {alive[-1]: "killed by SIGKILL"}
 
     launcher, notes = Workers(end_one), list[str]()
-    driver = driver_of(
-        tmp_path / "a", settled, launcher, progress=lambda stage, *rest: notes.append(f"{stage} {rest[-1]}")
-    )
+    run.progress = lambda stage, *rest: notes.append(f"{stage} {rest[-1]}")
+    driver = driver_of(run, launcher)
     with driver.running():
-        driver.run_stage("values", ())
-        assert (len(launcher.began), len(launcher.alive)) == (11, 2)
+        driver.do(VALUES)
+        assert (len(launcher.began), len(launcher.alive)) == (4, 2)
     assert notes[-1] == "values tasks; 2 workers"
-    assert sum("lost: killed by SIGKILL" in note for note in notes) == 9
+    assert sum("lost: killed by SIGKILL" in note for note in notes) == 2
+
+
+def test_what_is_done_and_not_recorded_is_done_again(run: Run) -> None:
+    """As of a unit whose file was damaged after its worker had ended it."""
+    tasks, free = LeaseFolder(run.directory, "values", 2), list[list[int]]()
+    tasks.make()
+
+    def do_all(alive: list[str]) -> dict[str, str | None]:
+        free.append([lease.number for lease in tasks.read() if lease.owner != DONE])
+        for lease in [lease for lease in tasks.read() if lease.owner != DONE]:
+            tasks.end(lease)
+            run.record.units |= {("values", lease.number): {}} if len(free) > 1 or lease.number == 0 else {}
+        return {}
+
+    driver = driver_of(run, Workers(do_all))
+    with driver.running():
+        driver.do(VALUES)
+    assert free == [[0, 1], [1]]

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from mnemoscope.cluster.coordination import leases as leases_file
-from mnemoscope.cluster.coordination.leases import AGAIN, DONE, FREE, Lease, LeaseFolder
 from mnemoscope.errors import StoreFailed
+from mnemoscope.runs.workers import leases as leases_file
+from mnemoscope.runs.workers.leases import AGAIN, DONE, FREE, Lease, LeaseFolder
 
 
 @pytest.fixture

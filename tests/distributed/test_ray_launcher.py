@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from mnemoscope.cluster.launchers.ray_cluster import check_answer, connect_to_ray
-from mnemoscope.cluster.launchers.ray_launcher import RayLauncher
 from mnemoscope.errors import OptionError
+from mnemoscope.runs.launch.ray_cluster import check_answer, connect_to_ray
+from mnemoscope.runs.launch.ray_launcher import RayLauncher
 from support.waiting_work import wait_for_stop
 
 pytestmark = pytest.mark.full

@@ -11,21 +11,21 @@ import numpy as np
 import pytest
 import torch
 
-from distributed.fleet import FleetWorker, Outcome, begin, closed_state, one_process, run_fleet, settle
+from distributed.fleet import FleetWorker, Outcome, closed_state, one_process, run_fleet, settle
 from mining.conftest import WORDS, tiny_model
 from mining_killed import sentences
-from mnemoscope.cluster import state_folders
-from mnemoscope.cluster.coordination.heartbeats import beat_path
-from mnemoscope.cluster.coordination.leases import DONE, LeaseFolder
-from mnemoscope.cluster.settling import SettledRun
-from mnemoscope.cluster.shared_run import choose_lease
-from mnemoscope.cluster.stages import TEXT
-from mnemoscope.cluster.state_folders import STATES, StateFolder, WorkerClosed, closed_folders, counted_anywhere
 from mnemoscope.errors import Interrupted, PartsDiffer, StoreFailed
 from mnemoscope.foundation.options.mining_options import MiningOptions
 from mnemoscope.mining import run_mining
 from mnemoscope.mining.text.state import MiningState
+from mnemoscope.mining.text_pass import counted_anywhere
 from mnemoscope.models import LanguageModel
+from mnemoscope.runs.run import Run, choose_lease
+from mnemoscope.runs.stages import TEXT
+from mnemoscope.runs.workers import states
+from mnemoscope.runs.workers.heartbeats import beat_path
+from mnemoscope.runs.workers.leases import DONE, LeaseFolder
+from mnemoscope.runs.workers.states import STATES, StateFolder, WorkerClosed, closed_folders
 
 OPTIONS = MiningOptions(split="line", triggers=4, batch_tokens=60, checkpoint_every=0)
 """Workers save after every step."""
@@ -51,7 +51,7 @@ def whole(model: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> Min
     """What one process makes of the same text."""
     folder = tmp_path_factory.mktemp("one")
     options = replace(OPTIONS, checkpoint_every=60.0)
-    return one_process(folder / "atlas", begin(model, write_lines(folder / "text.txt"), options), options)
+    return one_process(folder / "atlas", model, write_lines(folder / "text.txt"), options)
 
 
 def assert_equal_states(a: MiningState, b: MiningState) -> None:
@@ -69,11 +69,14 @@ class Shared:
 
     model: LanguageModel
     lines: Path
-    directory: Path
-    settled: SettledRun
+    run: Run
+
+    @property
+    def directory(self) -> Path:
+        return self.run.directory
 
     def worker(self, name: str) -> FleetWorker:
-        return FleetWorker(self.directory, name, self.settled, self.model)
+        return FleetWorker(self.run, name, self.model)
 
     def finish(self, worker: FleetWorker) -> None:
         """Works until nothing is left."""
@@ -82,21 +85,22 @@ class Shared:
         worker.work.end()
 
     def fleet(self, workers: int, deaths: int) -> Outcome:
-        return run_fleet(self.directory, self.settled, self.model, workers=workers, deaths=deaths, seed=workers)
+        return run_fleet(self.run, self.model, workers=workers, deaths=deaths, seed=workers)
 
     def state(self) -> MiningState:
-        return closed_state(self.directory, self.settled, self.model)
+        return closed_state(self.run, self.model)
 
     def leases(self) -> LeaseFolder:
-        return LeaseFolder(self.directory, TEXT, self.settled.run.leases)
+        leases = LeaseFolder(self.directory, TEXT, self.run.leases)
+        leases.make()
+        return leases
 
     def closed(self) -> list[str]:
         return [folder.name for folder in closed_folders(self.directory)]
 
 
 def share(model: LanguageModel, lines: Path, directory: Path, *, every: float = 0, **more: Any) -> Shared:
-    settled = settle(directory, begin(model, lines, OPTIONS), replace(OPTIONS, checkpoint_every=every), **more)
-    return Shared(model, lines, directory, settled)
+    return Shared(model, lines, settle(directory, model, lines, replace(OPTIONS, checkpoint_every=every), **more))
 
 
 @pytest.fixture
@@ -109,7 +113,7 @@ def shared(model: LanguageModel, lines: Path, tmp_path: Path) -> Shared:
 def test_a_fleet_with_deaths_counts_every_batch_once(
     workers: int, deaths: int, shared: Shared, whole: MiningState
 ) -> None:
-    run = shared.settled.run
+    run = shared.run
     assert run.batches > 90
     found = shared.fleet(workers, deaths)
     assert found.state.finished == [(0, run.batches)]
@@ -128,7 +132,7 @@ def test_a_worker_that_wakes_after_its_work_was_given_away_saves_nothing(
     frozen = shared.worker("frozen")
     for _ in range(7):
         frozen.step()
-    assert StateFolder(shared.directory, "frozen").close(shared.directory)  # somebody waited long enough
+    assert StateFolder(shared.directory, "frozen").close()  # somebody waited long enough
     shared.finish(shared.worker("other"))
     with pytest.raises(WorkerClosed, match="frozen was silent for too long"):
         shared.finish(frozen)
@@ -139,14 +143,10 @@ def test_a_worker_that_wakes_after_its_work_was_given_away_saves_nothing(
 
 @pytest.mark.full
 def test_half_a_lease_that_was_saved_is_not_counted_again(shared: Shared, whole: MiningState) -> None:
-    directory, settled, leases = shared.directory, shared.settled, shared.leases()
-    for lease in leases.read():
-        (leases.path / lease.file_name).unlink()
+    directory = shared.directory
     stored = json.loads((directory / "unfinished.json").read_text())
-    stored["work"]["lease_batches"] = 10
+    stored["work"]["lease_batches"] = shared.run.lease_batches = 10
     (directory / "unfinished.json").write_text(json.dumps(stored))
-    shared.settled = replace(settled, run=replace(settled.run, lease_batches=10))
-    shared.leases().make()
     first = shared.worker("first")
     for _ in range(4):
         first.step()
@@ -154,7 +154,7 @@ def test_half_a_lease_that_was_saved_is_not_counted_again(shared: Shared, whole:
     assert sum(end - begin for begin, end in counted_anywhere(directory)) == 4
     shared.finish(shared.worker("second"))
     assert shared.closed() == ["second"]  # which took over the first one's state
-    assert shared.state().finished == [(0, settled.run.batches)]
+    assert shared.state().finished == [(0, shared.run.batches)]
     assert_equal_states(shared.state(), whole)
 
 
@@ -172,10 +172,9 @@ def test_a_run_of_one_process_is_taken_over(
     with pytest.raises(Interrupted):
         run_mining(model, lines, directory, OPTIONS, progress=stop)
     shared = share(model, lines, directory)
-    assert not (directory / "work/state.safetensors").exists()
     assert 30 < sum(end - first for first, end in counted_anywhere(directory)) <= 40
     found = shared.fleet(3, 1)
-    assert found.state.finished == [(0, shared.settled.run.batches)]
+    assert found.state.finished == [(0, shared.run.batches)]
     assert_equal_states(found.state, whole)
 
 
@@ -189,7 +188,7 @@ def test_a_full_disk_ends_a_worker_and_loses_nothing_else(shared: Shared, monkey
     def refuse(handle: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(state_folders.os, "fsync", refuse)
+    monkeypatch.setattr(states.os, "fsync", refuse)
     with pytest.raises(StoreFailed, match="No space left on device"):
         shared.finish(worker)
     assert folder.state.read_bytes() == before
@@ -202,7 +201,7 @@ def test_another_text_is_refused_by_name(shared: Shared, tmp_path: Path) -> None
     copy = tmp_path / "b/work/text/copy.json"
     (shared.directory / "work/text/copy.json").write_bytes(copy.read_bytes())
     with pytest.raises(PartsDiffer, match="is not the one that this run was prepared with"):
-        shared.settled.run.open_text(shared.directory, shared.settled.plan)
+        shared.run.open_text()
 
 
 @pytest.mark.parametrize(
@@ -226,27 +225,9 @@ def test_done_leases_stay_done(shared: Shared) -> None:
     done = [lease for lease in shared.leases().read() if lease.owner == DONE]
     assert len(done) == 4  # one step counts the batch of a lease, the next one ends it
     again = share(shared.model, shared.lines, shared.directory)
-    assert again.settled.run == shared.settled.run
+    assert again.run.leases == shared.run.leases
     assert [lease for lease in shared.leases().read() if lease.owner == DONE] == done
     assert (shared.directory / STATES / "w").is_dir()
-
-
-@pytest.mark.full
-def test_a_worker_that_is_far_too_slow_is_not_waited_for(
-    model: LanguageModel, lines: Path, tmp_path: Path, whole: MiningState
-) -> None:
-    shared = share(model, lines, tmp_path / "a", every=1e9, patience=0.4)
-    slow = shared.worker("slow")
-    slow.step()  # has a lease, and counted half of nothing that is saved
-    quick = shared.worker("quick")
-    while quick.step():
-        slow.heart.beat()  # it lives
-        quick.heart.beat()
-    quick.work.end()
-    assert shared.closed() == ["quick"]
-    assert_equal_states(shared.state(), whole)
-    with pytest.raises(WorkerClosed):
-        slow.work.end()
 
 
 @pytest.mark.full
@@ -254,7 +235,7 @@ def test_a_clock_that_is_wrong_changes_nothing(shared: Shared, whole: MiningStat
     workers = [shared.worker(f"w-{number}") for number in range(3)]
     while workers:
         for number, worker in enumerate(list(workers)):
-            path = beat_path(shared.directory, worker.context.name)
+            path = beat_path(shared.directory, worker.worker.name)
             os.utime(path, (10.0**9 * number, 10.0**9 * number))  # 1970, 2001, 2033
             if not worker.step():
                 worker.work.end()

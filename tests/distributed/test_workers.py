@@ -18,17 +18,16 @@ import torch
 
 from mining_killed import sentences, tables
 from mnemoscope.atlas import verify
-from mnemoscope.cluster.launchers import local_launcher
-from mnemoscope.cluster.run import mine_with_workers
-from mnemoscope.cluster.stages import TEXT
-from mnemoscope.cluster.status import run_status
-from mnemoscope.cluster.worker import work
-from mnemoscope.errors import AtlasBusy, AtlasNotFound, Interrupted, MiningError, OptionError, PartsDiffer, PlanDiffers
+from mnemoscope.errors import AtlasBusy, AtlasNotFound, Interrupted, MiningError, OptionError, PartsDiffer
 from mnemoscope.foundation.files import write_json
 from mnemoscope.foundation.options.fleet_options import FleetOptions
 from mnemoscope.foundation.options.mining_options import MiningOptions
 from mnemoscope.mining import run_mining
+from mnemoscope.mining.run import run_worker
 from mnemoscope.models.opening.handmade.models import WORDS
+from mnemoscope.runs.launch import local
+from mnemoscope.runs.stages import TEXT
+from mnemoscope.runs.workers.status import run_status
 
 pytestmark = pytest.mark.full
 
@@ -137,10 +136,10 @@ def test_killed_and_frozen_workers_change_no_byte(text: Path, alone: Path, tmp_p
 
     def begin_twice() -> None:
         with pytest.raises(AtlasBusy, match="is being written by another process"):
-            mine_with_workers(MODEL, str(text), out, OPTIONS, FleetOptions(workers=1))
+            run_mining(MODEL, str(text), out, OPTIONS, FleetOptions(workers=1))
 
     trouble = Trouble(at_3=begin_twice, at_15=kill, at_40=freeze)
-    mine_with_workers(MODEL, str(text), out, OPTIONS, FleetOptions(workers=2, patience=3.0), progress=trouble)
+    run_mining(MODEL, str(text), out, OPTIONS, FleetOptions(workers=2, patience=3.0), progress=trouble)
     assert not trouble.at
     assert woken == [True]
     assert_same(out, alone)
@@ -163,7 +162,7 @@ def test_actors_of_ray_change_no_byte(text: Path, alone: Path, tmp_path: Path) -
 def test_stopped_and_killed_and_begun_again(text: Path, alone: Path, tmp_path: Path) -> None:
     """A worker by hand is told to end, a driver is interrupted, another one killed; the last finds what they left."""
     out = tmp_path / "atlas"
-    mine_with_workers(MODEL, str(text), out, OPTIONS, FleetOptions(prepare=True))
+    run_mining(MODEL, str(text), out, OPTIONS, FleetOptions(prepare=True))
     prepared = run_status(out)
     assert (prepared.state, prepared.done, prepared.workers) == ("mining", 0, [])
     by_hand = command("worker", str(out), "--text-only")
@@ -180,7 +179,7 @@ def test_stopped_and_killed_and_begun_again(text: Path, alone: Path, tmp_path: P
             raise KeyboardInterrupt
 
     with pytest.raises(Interrupted, match="run the same command again"):
-        mine_with_workers(MODEL, str(text), out, OPTIONS, FleetOptions(workers=1), progress=press)
+        run_mining(MODEL, str(text), out, OPTIONS, FleetOptions(workers=1), progress=press)
     assert run_status(out).done >= status.done
     assert (run_status(out).workers, run_status(out).leases_lost) == ([], 0)
 
@@ -192,8 +191,6 @@ def test_stopped_and_killed_and_begun_again(text: Path, alone: Path, tmp_path: P
     driver.communicate()
     wait_until_ended(workers)  # they see that nobody waits for them
     assert run_status(out).state != "finished"
-    with pytest.raises(PlanDiffers, match="was begun for workers"):
-        run_mining(MODEL, str(text), out, OPTIONS)
     again = command(*mine_words(text, out, "--json"))  # without a word of workers: goes on with one
     printed, said = again.communicate()
     assert again.returncode == 0, said
@@ -224,35 +221,35 @@ def wait_for(out: Path, batches: int, process: subprocess.Popen[str]) -> None:
 
 
 def test_workers_that_cannot_work_end_the_run_in_one_line(text: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(local_launcher.sys, "executable", "/bin/false")
+    monkeypatch.setattr(local.sys, "executable", "/bin/false")
     with pytest.raises(MiningError, match="no worker is left: ended with code 1"):
-        mine_with_workers(MODEL, str(text), tmp_path / "atlas", OPTIONS, FleetOptions(workers=2))
+        run_mining(MODEL, str(text), tmp_path / "atlas", OPTIONS, FleetOptions(workers=2))
 
 
 def test_a_worker_with_another_model_library_or_text_is_refused_by_name(text: Path, tmp_path: Path) -> None:
     out = tmp_path / "atlas"
-    mine_with_workers(MODEL, str(text), out, OPTIONS, FleetOptions(prepare=True))
+    run_mining(MODEL, str(text), out, OPTIONS, FleetOptions(prepare=True))
     with pytest.raises(PartsDiffer, match="builtin:pydocs is another model"):
-        work(out, "w-1", model="builtin:pydocs")
+        run_worker(out, "w-1", model="builtin:pydocs")
     begun = out / "unfinished.json"
     stored = json.loads(begun.read_text())
     older = {"plan": {**stored["plan"], "torch": "1.0"}, "versions": [{**stored["versions"][0], "torch": "1.0"}]}
     begun.write_text(json.dumps({**stored, **older}))
     with pytest.raises(PartsDiffer, match=r"torch 2\.\S+ \(the plan has 1\.0\)"):
-        work(out, "w-1")
+        run_worker(out, "w-1")
     begun.write_text(json.dumps({**stored, "plan": {**stored["plan"], "attention": "another"}}))
     with pytest.raises(PartsDiffer, match="computes attention by"):
-        work(out, "w-1")
+        run_worker(out, "w-1")
     begun.write_text(json.dumps(stored))
     write_json(out / "work/beats/other.json", {"device": "NVIDIA H100", "beat": 1})
     with pytest.raises(PartsDiffer, match=r"others on NVIDIA H100"):
-        work(out, "w-1")
+        run_worker(out, "w-1")
     copy = out / "work/text/copy.json"
     copy.write_text(copy.read_text() + "\n")
     with pytest.raises(PartsDiffer, match="is not the one"):
-        work(out, "w-1")
+        run_worker(out, "w-1")
     with pytest.raises(AtlasNotFound, match="holds no run for workers"):
-        work(tmp_path / "nothing", "w-1")
+        run_worker(tmp_path / "nothing", "w-1")
     with pytest.raises(OptionError, match="is not a name for a worker"):
-        work(out, "../w-1")
+        run_worker(out, "../w-1")
     assert list((out / "work/states").glob("*")) == []

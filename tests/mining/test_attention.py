@@ -15,13 +15,14 @@ from mnemoscope.errors import NotFinite
 from mnemoscope.foundation.budget import BUDGET
 from mnemoscope.foundation.options.mining_options import MiningOptions
 from mnemoscope.mining import mine
-from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.attention import AttentionPass
 from mnemoscope.mining.passes.prefix_pass import cut_prefixes
-from mnemoscope.mining.plan.mining_plan import MiningPlan
-from mnemoscope.mining.steps import RunContext, join_pieces, run_piece
+from mnemoscope.mining.steps import join_pieces, run_piece
 from mnemoscope.models import load_model
 from mnemoscope.models.forward.attention import eager_attention, find_attention
+from mnemoscope.runs.plan import MiningPlan
+from mnemoscope.runs.run import Run
+from mnemoscope.runs.workers.worker import Worker
 from models.conftest import build
 from models.expert_models import build_mixture
 from models.uncommon_models import build_uncommon
@@ -160,7 +161,7 @@ def test_a_number_that_is_none_is_refused(text: Path, tmp_path: Path) -> None:
     model = tiny_model("gpt2")
     out = mine(model, text, out=tmp_path / "atlas", **OPTIONS)
     plan = MiningPlan.from_document(open_atlas(out).manifest.plan, out)
-    asked = AttentionPass(MiningRun(RunContext(out), model, plan))
+    asked = AttentionPass(Worker(Run(directory=out, plan=plan), model))
     model.anatomy.layers[1].block.attn.c_proj.weight[0, 0] = float("nan")
     model.usage = None  # nobody sees that it was changed
     with eager_attention(model), pytest.raises(NotFinite, match="NaN or infinite"):
@@ -177,9 +178,9 @@ def test_each_prefix_is_dealt_the_final_and_the_next_token_of_another(tmp_path: 
     pl.DataFrame(prefixes).write_parquet(tmp_path / "prefixes.parquet")
     model = tiny_model("gpt2")
     plan = MiningPlan.derive(MiningOptions(batch_tokens=8), model, corpus="by hand", validation=None)
-    asked = AttentionPass(MiningRun(RunContext(tmp_path), model, plan))
-    run_piece(RunContext(tmp_path), asked.steps, 0)
-    join_pieces(RunContext(tmp_path), asked.steps)
+    asked = AttentionPass(Worker(Run(directory=tmp_path, plan=plan), model))
+    run_piece(tmp_path, asked.steps, 0)
+    join_pieces(tmp_path, asked.steps)
     columns = asked.columns()
     assert columns["prefix"].tolist() == [0, 0, 1, 1, 2, 2]
     assert columns["layer"].tolist() == [0, 1, 0, 1, 0, 1]

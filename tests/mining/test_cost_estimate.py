@@ -16,8 +16,8 @@ from mnemoscope.corpus import open_source, prepare
 from mnemoscope.foundation.options.mining_options import MiningOptions
 from mnemoscope.mining import cost_estimate
 from mnemoscope.mining.cost_estimate import Cost, ExpectedText, Speeds, describe, estimate, expected_text, stage_seconds
-from mnemoscope.mining.plan.mining_plan import batch_order
 from mnemoscope.models import LanguageModel, load_model
+from mnemoscope.runs.plan import batch_order
 
 
 @pytest.fixture(autouse=True)

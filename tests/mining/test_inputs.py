@@ -14,8 +14,8 @@ from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.errors import Interrupted, ModelDiffers, PartsDiffer, PlanDiffers
 from mnemoscope.mining import merge, mine
 from mnemoscope.mining.passes.vectors.values import ValuePass
-from mnemoscope.mining.plan import mining_plan as plan
 from mnemoscope.models import LanguageModel, load_model
+from mnemoscope.runs import plan
 from mnemoscope.tracing import causal_check
 from models.conftest import build
 
@@ -110,7 +110,7 @@ def test_other_versions_of_libraries_are_another_plan_unless_accepted(
     here = plan.library_versions()
     with pytest.raises(Interrupted):
         mine(model, text, out=tmp_path / "atlas", progress=stop_in("removals"), **OPTIONS)
-    for name in ("mnemoscope.mining.plan.mining_plan", "mnemoscope.mining.run_folder", "mnemoscope.mining.merging"):
+    for name in ("mnemoscope.runs.plan", "mnemoscope.runs.run", "mnemoscope.mining.merging"):
         monkeypatch.setattr(f"{name}.library_versions", lambda: VERSIONS)
     with pytest.raises(PlanDiffers, match=r"sentencex was .*, now '0\.4'.*accept_versions=True"):
         mine(model, text, out=tmp_path / "atlas", **OPTIONS)
@@ -126,7 +126,7 @@ def test_merging_with_other_versions_of_libraries(
     model: LanguageModel, parts: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = plan.library_versions()
-    for name in ("mnemoscope.mining.plan.mining_plan", "mnemoscope.mining.merging"):
+    for name in ("mnemoscope.runs.plan", "mnemoscope.mining.merging"):
         monkeypatch.setattr(f"{name}.library_versions", lambda: {**here, "transformers": "0.2"})
     with pytest.raises(PartsDiffer, match=r"mined with transformers \S+ \(here 0\.2\)"):
         merge(tmp_path / "out", parts, model=model)
@@ -191,7 +191,7 @@ def test_a_folder_begun_with_another_plan_is_no_place_to_merge(
         merge(tmp_path / "out", parts, model=model)
     with pytest.raises(Interrupted):
         mine(model, text, out=tmp_path / "part", part=(1, 2), progress=stop_in("mining"), **OPTIONS)
-    with pytest.raises(PlanDiffers, match=r"begun as part \[1, 2\]"):
+    with pytest.raises(PlanDiffers, match=r"part was \(1, 2\), now None"):
         merge(tmp_path / "part", parts, model=model)
     merge(tmp_path / "out", parts, model=model, force=True)
     assert verify(tmp_path / "out") == []

@@ -12,8 +12,8 @@ from mining.conftest import odd_text, tiny_model
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.mining import mine
 from mnemoscope.mining.passes.removals import ShortenedRuns
-from mnemoscope.mining.plan.removal_cost import default_removals
 from mnemoscope.models.opening.handmade.models import PLANTED, PLANTED_SENTENCES
+from mnemoscope.runs.plan import default_removals
 
 
 @pytest.fixture(scope="module")

@@ -28,15 +28,15 @@ from mnemoscope.errors import (
 from mnemoscope.mining.lenses.lens_pass import fit_lenses, read_lens
 from mnemoscope.mining.lenses.readouts import reading_columns, targets_of
 from mnemoscope.mining.lenses.ridge import PENALTIES, Moments, fit_ridge
-from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.vectors.values import ValuePass
-from mnemoscope.mining.plan.mining_plan import MiningPlan
-from mnemoscope.mining.steps import RunContext
 from mnemoscope.mining.text.circle import next_in_circle
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.readout.read_directions import read_directions
 from mnemoscope.questions import answer
 from mnemoscope.questions.beyond.lenses import estimate_values
+from mnemoscope.runs.plan import MiningPlan
+from mnemoscope.runs.run import Run
+from mnemoscope.runs.workers.worker import Worker
 from models.conftest import build
 from models.expert_models import HandRead, build_mixture
 from support.mined import mined_text
@@ -126,7 +126,7 @@ def test_readings_and_readouts_are_those_of_a_slow_model(name: str, tmp_path: Pa
                 output = slow.lens(place.output @ weight + bias)
                 assert float(output.max() - output[row["output_top"]]) < 2e-3
     for layer in (0, 1):
-        table, targets = atlas.table("readings", layer=layer), targets_of(run_of(out, model), layer)
+        table, targets = atlas.table("readings", layer=layer), targets_of(worker_of(out, model), layer)
         owners = np.flatnonzero(targets >= 0)
         control = np.full_like(targets, -1)
         control[owners] = targets[owners[next_in_circle(len(owners), 0, 13, layer)]]
@@ -158,8 +158,9 @@ def test_readings_and_readouts_are_those_of_a_slow_model(name: str, tmp_path: Pa
     assert losses.to_list() == pytest.approx(list(done.losses["ridge"]), rel=1e-6)
 
 
-def run_of(out: Path, model: LanguageModel) -> MiningRun:
-    return MiningRun(RunContext(out), model, MiningPlan.from_document(open_atlas(out).manifest.plan, out))
+def worker_of(out: Path, model: LanguageModel) -> Worker:
+    plan = MiningPlan.from_document(open_atlas(out).manifest.plan, out)
+    return Worker(Run(directory=out, plan=plan), model)
 
 
 @pytest.mark.fast(0, full=1)
@@ -292,7 +293,7 @@ def test_what_cannot_be_fitted_or_read_is_said(tmp_path: Path) -> None:
     hf.transformer.h[0].mlp.c_proj.weight[:, 0] = float("nan")
     model.usage = None  # nobody sees that it was changed
     with pytest.raises(NotFinite, match="layer 0 are not finite under the lens plain"):
-        reading_columns(ValuePass(model), 0, targets_of(run_of(out, model), 0), {"plain": {}}, seed=0)
+        reading_columns(ValuePass(model), 0, targets_of(worker_of(out, model), 0), {"plain": {}}, seed=0)
 
 
 def test_a_file_that_holds_no_lens_of_this_atlas_is_refused(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from mining.conftest import byte_tokenizer, tables_of, tiny_model
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.errors import AtlasDamaged, AtlasExists, AtlasNotFound, AtlasUnfinished, OptionError, PartsDiffer
 from mnemoscope.foundation.files import file_entry, file_hash
-from mnemoscope.mining import merge, mine, text_pass
+from mnemoscope.kernels import devices
+from mnemoscope.mining import merge, mine
 from mnemoscope.mining.text.state import StateFacts
 from mnemoscope.models import LanguageModel, load_model
 from models.conftest import build
@@ -125,7 +126,7 @@ def test_parts_of_different_devices_are_merged_only_when_asked(
 ) -> None:
     made = []
     for part, name in ((1, "NVIDIA B"), (2, "NVIDIA A"), (3, "NVIDIA B")):
-        monkeypatch.setattr(text_pass, "device_name", lambda device, name=name: name)
+        monkeypatch.setattr(devices, "device_name", lambda device, name=name: name)
         made += parts(3, only=(part,))
     assert [StateFacts.read(part / "state/state.safetensors").device for part in made][:2] == ["NVIDIA B", "NVIDIA A"]
     line = r"part-2-3/state/state.safetensors was computed on NVIDIA A, others on NVIDIA B, .*allow_mixed_devices=True"

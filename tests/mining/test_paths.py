@@ -207,10 +207,8 @@ def test_a_run_goes_on_with_a_model_and_a_text_that_moved_but_with_no_other_text
     assert mined_from(out)["model"] == model
     (llama / "other.txt").write_text("another text\n" * 9)
     (llama / "equal.txt").write_text(text.read_text().swapcase())
-    kept = (out / "work" / "text" / "tokens.bin").read_bytes()
-    with pytest.raises(PlanDiffers, match=r"corpus was '.*/odd.txt', now '.*/other.txt'"):
+    with pytest.raises(PlanDiffers, match=r"corpus was 'odd.txt', now 'other.txt'.*corpus fingerprint"):
         mine(model, llama / "other.txt", out=out, **OPTIONS)
-    assert (out / "work" / "text" / "tokens.bin").read_bytes() == kept, "told before it is read"
     with pytest.raises(PlanDiffers, match=r"'odd.txt', now 'equal.txt'.*corpus fingerprint"):
         mine(model, llama / "equal.txt", out=out, **OPTIONS)
     with pytest.raises(PlanDiffers, match=r"validation was None, now 'other.txt'"):

@@ -10,12 +10,13 @@ import pytest
 import torch
 
 from mnemoscope.atlas.manifest import begin
-from mnemoscope.cluster.status import run_status
 from mnemoscope.errors import AtlasTooNew, OptionError, PlanDiffers
 from mnemoscope.foundation.options.mining_options import RULES, MiningOptions
-from mnemoscope.mining.plan import mining_plan
-from mnemoscope.mining.run_folder import difference
 from mnemoscope.models import load_model
+from mnemoscope.models.forward.batches import default_batch_tokens
+from mnemoscope.runs import plan as mining_plan
+from mnemoscope.runs.run import refusal
+from mnemoscope.runs.workers.status import run_status
 from models import planted_experts
 
 
@@ -31,11 +32,11 @@ def sizes_of(*widths: int, device: str, parameters: int = 0, **more: Any) -> Any
 
 
 def test_on_a_cpu_a_layers_coefficients_fill_16_mebibytes_of_experts_twice_as_many() -> None:
-    assert mining_plan.default_batch_tokens(sizes_of(256, 1024, 768, device="cpu")) * 1024 * 4 == 16 << 20
-    assert mining_plan.default_batch_tokens(sizes_of(1 << 20, device="cpu")) == 256
-    assert mining_plan.default_batch_tokens(sizes_of(2, device="cpu")) == 8192
-    assert mining_plan.default_batch_tokens(sizes_of(1024, device="cpu", numberings={0: "experts"})) == 8192
-    assert mining_plan.default_batch_tokens(sizes_of(2048, device="cpu", numberings={0: "experts"})) == 4096
+    assert default_batch_tokens(sizes_of(256, 1024, 768, device="cpu")) * 1024 * 4 == 16 << 20
+    assert default_batch_tokens(sizes_of(1 << 20, device="cpu")) == 256
+    assert default_batch_tokens(sizes_of(2, device="cpu")) == 8192
+    assert default_batch_tokens(sizes_of(1024, device="cpu", numberings={0: "experts"})) == 8192
+    assert default_batch_tokens(sizes_of(2048, device="cpu", numberings={0: "experts"})) == 4096
 
 
 @pytest.mark.parametrize(
@@ -53,9 +54,7 @@ def test_on_a_cpu_a_layers_coefficients_fill_16_mebibytes_of_experts_twice_as_ma
 def test_elsewhere_a_batch_fills_a_part_of_the_memory(
     width: int, parameters: int, dtype: torch.dtype, expected: int
 ) -> None:
-    assert (
-        mining_plan.default_batch_tokens(sizes_of(width, device="mps", parameters=parameters, dtype=dtype)) == expected
-    )
+    assert default_batch_tokens(sizes_of(width, device="mps", parameters=parameters, dtype=dtype)) == expected
 
 
 def test_batches_are_shuffled_within_runs_of_512() -> None:
@@ -111,22 +110,33 @@ def test_what_a_plan_settles_by_itself(plan: mining_plan.MiningPlan) -> None:
     assert plan.hash() == replace(asked, triggers=50).hash() != asked.hash()
 
 
+def difference(plan: mining_plan.MiningPlan, stored: dict[str, Any], **more: Any) -> tuple[str, str] | None:
+    return plan.difference({"plan": stored, "part": None, **more} if stored else {})
+
+
+def test_another_part_or_another_count_of_the_text_is_told(plan: mining_plan.MiningPlan) -> None:
+    stored = {"plan": plan.document(), "part": [1, 2], "counts": {"duplicates": 3, "documents": 5}}
+    assert plan.difference(stored, (1, 2), {"duplicates": 3, "more": 2}) is None
+    assert plan.difference(stored) == ("part was (1, 2), now None", "the old options")
+    assert plan.difference(stored, (1, 2), {"duplicates": 4}) == ("the text's duplicates changed", "the old options")
+
+
 def test_another_plan_is_told_by_every_difference(plan: mining_plan.MiningPlan) -> None:
     begun = replace(plan, triggers=7, batch_tokens=9).document()
     settled = {**plan.document(), "removals": 12, "corpus_fingerprint": "abc"}
-    assert plan.difference(settled) is None
-    told = difference(plan, {"plan": begun, "part": None}, Path("atlas"), part=None, otherwise="")
-    assert str(told) == (
+    assert difference(plan, settled) is None
+    assert difference(plan, {}) is None
+    assert str(refusal(Path("atlas"), difference(plan, begun) or ("", ""), finished=False)) == (
         f"atlas was begun with another plan (triggers was 7, now 50; batch tokens was 9, now {plan.batch_tokens}); "
         "use the old options, another folder, or force=True to start again"
     )
-    removals = replace(plan, removals=4).difference(replace(plan, removals=3).document())
+    removals = difference(replace(plan, removals=4), replace(plan, removals=3).document())
     assert removals == ("removals was 3, now 4", "the old options")
     older = replace(plan, torch="1.0")
-    said, advice = plan.difference(older.document()) or ("", "")
+    said, advice = difference(plan, older.document()) or ("", "")
     assert said == f"torch was '1.0', now {plan.torch!r}"
     assert "--accept-versions to go on" in advice
-    said, advice = plan.difference(replace(older, seed=4).document()) or ("", "")
+    said, advice = difference(plan, replace(older, seed=4).document()) or ("", "")
     assert advice == "the old options"
     assert plan.with_versions_of(older.document()) == older
 
@@ -137,7 +147,7 @@ def test_a_plan_of_another_version_of_the_package_is_refused(plan: mining_plan.M
     for other in others:
         with pytest.raises(PlanDiffers, match=r"^here was made by an unreleased version"):
             mining_plan.MiningPlan.from_document(other, Path("here"))
-    said = difference(plan, {"plan": others[0], "part": None}, Path("here"), part=None, otherwise="")
+    said = refusal(Path("here"), difference(plan, others[0]) or ("", ""), finished=False)
     assert str(said) == "here was made by an unreleased version; mine it again with force=True"
     begin(tmp_path, plan={"plan": others[0], "part": None})
     with pytest.raises(AtlasTooNew, match="was made by an unreleased version"):

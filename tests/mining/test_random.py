@@ -22,7 +22,7 @@ from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.mining import mine
 from mnemoscope.mining.text import batch_loader, random_firings, triggers
 from mnemoscope.mining.text.random_firings import DRAWN, choose_share
-from mnemoscope.mining.text_pass import TextReader
+from mnemoscope.mining.text_pass import TextWork
 from mnemoscope.models import load_model
 from models.conftest import build
 from models.expert_models import build_mixture
@@ -149,7 +149,7 @@ def test_added_later_it_is_the_same(gated: Case) -> None:
 
 
 def test_stopped_and_gone_on_with_gives_the_same_bytes(gated: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    taken = stop_at_third(monkeypatch, TextReader)
+    taken = stop_at_third(monkeypatch, TextWork, step="count")
     with pytest.raises(errors.Interrupted):
         gated.mine("stopped", random=True, checkpoint_every=0)
     assert tables_of(gated.mine("stopped", random=True)) == tables_of(gated.folder / "atlas")
@@ -164,7 +164,7 @@ def test_without_looking_at_what_a_card_holds_it_is_the_same(gated: Case, monkey
 
 def test_extending_is_stopped_and_gone_on_with(gated: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     atlas = gated.mine("stopped-extension")
-    taken = stop_at_third(monkeypatch, TextReader)
+    taken = stop_at_third(monkeypatch, TextWork, step="count")
     with pytest.raises(errors.Interrupted):
         ms.extend(atlas, gated.model, [TABLE], checkpoint_every=0)
     assert (atlas / "work/text").is_dir()

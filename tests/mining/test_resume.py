@@ -18,7 +18,15 @@ import pytest
 import mnemoscope
 from mining.conftest import tables_of
 from mnemoscope.atlas import open_atlas, verify
-from mnemoscope.errors import AtlasExists, AtlasUnfinished, Interrupted, PlanDiffers, StoreFailed, Terminated
+from mnemoscope.errors import (
+    AtlasDamaged,
+    AtlasExists,
+    AtlasUnfinished,
+    Interrupted,
+    PlanDiffers,
+    StoreFailed,
+    Terminated,
+)
 from mnemoscope.foundation import progress
 from mnemoscope.mining import mine
 from mnemoscope.mining.text import batch_loader
@@ -193,7 +201,7 @@ TEXT = pytest.mark.xfail(strict=True, reason="an unfinished run trusts its worki
         ("sealing", lambda atlas: swap(atlas / "values/layer-000.parquet", atlas / "values/layer-001.parquet")),
         ("sealing", lambda atlas: flip(atlas / "values/layer-000.parquet")),
         ("roles", lambda atlas: flip_piece(atlas, "predictions")),
-        ("neighbours", lambda atlas: flip(atlas / "work/state.safetensors")),
+        ("neighbours", lambda atlas: flip(atlas / "work/closed/single-process/state.safetensors")),
         ("values", lambda atlas: flip(atlas / "work/prefixes.safetensors", 1.0)),
         ("values", lambda atlas: (atlas / "triggers/layer-001.parquet").unlink()),
         ("roles", lambda atlas: swap(atlas / "work/scales.json", atlas / "work/removals.json")),
@@ -226,6 +234,24 @@ def test_what_was_damaged_while_the_run_was_unfinished_is_made_again(
 
 
 @pytest.mark.full
+def test_a_saved_state_that_was_damaged_is_not_taken_up(run: Runs, whole: dict[str, bytes]) -> None:
+    run.break_off(9)
+    flip(run.atlas / "work/states/single-process/state.safetensors")
+    said: list[str] = []
+    assert run(progress=lambda stage, *more: said.append(more[-1]) if stage == "note" else None) == whole
+    assert len([line for line in said if "damaged since the run was stopped" in line]) == 1
+    assert run.batches.count(0) == 2
+
+
+@pytest.mark.full
+def test_a_table_that_is_damaged_while_the_run_goes_on_is_not_sealed(run: Runs, whole: dict[str, bytes]) -> None:
+    run.act["patterns"] = lambda: flip(run.atlas / "values/layer-001.parquet")
+    with pytest.raises(AtlasDamaged, match=r"values/layer-001.parquet was changed after it was made"):
+        run()
+    assert run() == whole
+
+
+@pytest.mark.full
 def test_the_second_ctrl_c_stops_at_once(run: Runs, whole: dict[str, bytes]) -> None:
     def press_twice() -> None:
         os.kill(os.getpid(), signal.SIGINT)
@@ -235,7 +261,7 @@ def test_the_second_ctrl_c_stops_at_once(run: Runs, whole: dict[str, bytes]) -> 
     run.act["mining"] = press_twice
     with pytest.raises(Interrupted):
         run()
-    assert not (run.atlas / "work/state.safetensors").exists()
+    assert not list(run.atlas.glob("work/*/*/state.safetensors"))
     assert run() == whole
 
 

@@ -22,11 +22,11 @@ from mnemoscope.mining.extending import load_mined
 from mnemoscope.mining.passes.vectors.key_triggers import TOKENS, KeyTriggers
 from mnemoscope.mining.passes.vectors.projector import Share
 from mnemoscope.mining.passes.vectors.roles import KEPT, RolePass, read_cosines
-from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.text.circle import deal
 from mnemoscope.models import LanguageModel, read_blocks
 from mnemoscope.models.readout.read_directions import input_embeddings
 from mnemoscope.questions import answer
+from mnemoscope.runs.plan import MiningPlan
 from models.checkpoints import KINDS, ROWS, Slow, args_of, weights_of, write
 from models.conftest import build
 from models.key_matrices import READ, Matrices, direction

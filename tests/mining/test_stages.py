@@ -16,25 +16,23 @@ from mnemoscope.atlas.folder import clear
 from mnemoscope.atlas.manifest import MANIFEST, WORK
 from mnemoscope.corpus import open_source
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, MiningError
+from mnemoscope.foundation.options.fleet_options import FleetOptions
 from mnemoscope.foundation.options.mining_options import MiningOptions
-from mnemoscope.foundation.progress import ignore_progress
 from mnemoscope.mining import mine, steps
-from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.vectors.values import ValuePass
-from mnemoscope.mining.plan.mining_plan import MiningPlan
-from mnemoscope.mining.record import RunRecord
-from mnemoscope.mining.run_folder import RunInputs, settle_text
-from mnemoscope.mining.sealing import model_facts, seal_run
 from mnemoscope.mining.stages import STAGES as EVERY_STAGE
-from mnemoscope.mining.stages import run_stages, run_unit
-from mnemoscope.mining.steps import CHECKPOINT, RunContext
 from mnemoscope.mining.text.state import MiningState, StateShape
-from mnemoscope.mining.text_pass import read_text
+from mnemoscope.mining.text_pass import TextWork, collect_states
 from mnemoscope.models import LanguageModel, load_model
+from mnemoscope.runs.driver import Driver
+from mnemoscope.runs.run import Run
+from mnemoscope.runs.seal import seal_run
+from mnemoscope.runs.stages import TEXT, publish
+from mnemoscope.runs.workers.worker import Worker
 from models.checkpoints import KINDS, args_of, weights_of, write
 from models.expert_models import build_mixture
 
-STAGES = {stage.name: stage for stage in EVERY_STAGE if stage.mined != "never"}
+STAGES = {stage.name: stage for stage in EVERY_STAGE if stage.mined != "never" and stage.unit != "text"}
 NAMES = tuple(STAGES)
 AFTER_TABLES = NAMES[3:]
 OPTIONS: dict[str, Any] = {"split": "line", "triggers": 5, "batch_tokens": 80, "prefixes": 30, "removals": 3}
@@ -46,42 +44,39 @@ def mixture() -> LanguageModel:
     return load_model(build_mixture("deepseek_v2"), tokenizer=tokenizer)
 
 
-class Run:
+class Begun:
     """A folder in which the text was settled and read, and nothing else was made."""
 
     def __init__(self, model: LanguageModel, text: Path, folder: Path, **options: Any) -> None:
         self.model, self.folder = model, folder
         chosen = MiningOptions(**{**OPTIONS, **options})
         source = open_source(str(text), text_field="text", ids_field=None, split="line")
-        plan = MiningPlan.derive(chosen, model, corpus=source.name, validation=None)
-        settled = settle_text(RunContext(folder), RunInputs(model, plan, source, None), chosen)
-        self.plan, self.copy, self.versions = settled.plan, settled.copy, settled.versions
-        read_text(RunContext(folder), model, self.copy, self.plan, share=None)
-        self.state = folder / WORK / "read.safetensors"
-        (folder / WORK / CHECKPOINT).rename(self.state)
+        self.run = Run.open(folder, chosen, model, {"corpus": source}, fleet=FleetOptions())
+        publish(folder, TEXT)
+        TextWork(self.worker()).run()
+        collect_states(self.run)
         # A state that counts nothing, as of a worker that came late: so there is something to merge.
-        self.empty = folder / WORK / "empty.safetensors"
-        shape = StateShape.of(model, keep=self.plan.triggers, layers=self.plan.layers, random=self.plan.random_seed)
-        MiningState(shape).save(self.empty, plan=self.plan.hash())
+        plan, empty = self.run.plan, folder / WORK / "closed/late/state.safetensors"
+        shape = StateShape.of(model, keep=plan.triggers, layers=plan.layers, random=plan.random_seed)
+        MiningState(shape).save(empty, plan=plan.hash())
+        self.run.note("states", {"paths": [str(path) for path in (*self.run.states, empty)]})
 
-    def worker(self, name: str = "w") -> MiningRun:
-        return MiningRun(RunContext(self.folder), self.model, self.plan, [self.state, self.empty], self.copy, name=name)
+    def worker(self) -> Worker:
+        return Worker(self.run, self.model)
 
     def do(self, stages: Sequence[str], *, seed: int = 0) -> None:
         """Every task at least once, some twice, in chance order within their stage, by three workers in turn."""
-        chance, workers = random.Random(seed), [self.worker(f"w-{number}") for number in range(3)]
+        chance, workers = random.Random(seed), [self.worker() for _ in range(3)]
         for stage in stages:
             units = list(range(STAGES[stage].count(workers[0])))
             units += chance.choices(units or [0], k=2 if units else 0)
             chance.shuffle(units)
             for number, unit in enumerate(units):
-                run_unit(workers[number % 3], STAGES[stage], unit)
+                workers[number % 3].do(STAGES[stage], unit)
 
     def seal(self, *, keep_work: bool = False) -> None:
         """What a driver does, without the model."""
-        counts = dict(self.copy.counts)
-        facts = model_facts(self.model)
-        seal_run(RunContext(self.folder), self.plan, facts, counts=counts, versions=self.versions, keep_work=keep_work)
+        seal_run(self.run, keep_work=keep_work)
 
 
 def assert_same_atlas(one: Path, other: Path) -> None:
@@ -98,8 +93,8 @@ def dense() -> LanguageModel:
 
 
 @pytest.fixture
-def run(dense: LanguageModel, text: Path, tmp_path: Path) -> Run:
-    return Run(dense, text, tmp_path / "run")
+def run(dense: LanguageModel, text: Path, tmp_path: Path) -> Begun:
+    return Begun(dense, text, tmp_path / "run")
 
 
 @pytest.mark.fast(0, full=3)
@@ -131,7 +126,7 @@ def test_tasks_in_any_order_make_the_bytes_of_one_run(
     model = make(tmp_path)
     whole = mine(model, text, out=tmp_path / "whole", **{**OPTIONS, **options})
     monkeypatch.setattr(steps, "PIECE_TOKENS", tokens)
-    one = Run(model, text, tmp_path / "run", **options)
+    one = Begun(model, text, tmp_path / "run", **options)
     one.do(NAMES, seed=tokens)
     one.seal()
     assert_same_atlas(one.folder, whole)
@@ -142,25 +137,25 @@ def test_tasks_in_any_order_make_the_bytes_of_one_run(
 
 
 @pytest.mark.full
-def test_who_wakes_up_in_a_stage_that_is_over_changes_nothing(run: Run) -> None:
-    late = {stage: run.worker("late") for stage in NAMES}
+def test_who_wakes_up_in_a_stage_that_is_over_changes_nothing(run: Begun) -> None:
+    late = {stage: run.worker() for stage in NAMES}
     for stage in NAMES:
         for number in range(STAGES[stage].count(late[stage])):
-            run_unit(late[stage], STAGES[stage], number)
+            late[stage].do(STAGES[stage], number)
     made = tables_of(run.folder)
     for stage in NAMES:
         for worker in (late[stage], run.worker()):
-            run_unit(worker, STAGES[stage], 0)
+            worker.do(STAGES[stage], 0)
         assert tables_of(run.folder) == made, stage
     (run.folder / "values/layer-000.parquet").unlink()
-    run_unit(run.worker(), STAGES["values"], 0)
+    run.worker().do(STAGES["values"], 0)
     assert tables_of(run.folder) == made
 
 
 @pytest.mark.full
-def test_who_was_held_up_in_the_values_changes_no_sealed_atlas(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_was_held_up_in_the_values_changes_no_sealed_atlas(run: Begun, monkeypatch: pytest.MonkeyPatch) -> None:
     """One worker is frozen while it makes values; all others come to the end, and then it goes on."""
-    compute, frozen = ValuePass.columns, run.worker("frozen")
+    compute, frozen = ValuePass.columns, run.worker()
 
     def wait(*what: Any, **options: Any) -> dict[str, Any]:
         monkeypatch.setattr(ValuePass, "columns", compute)
@@ -171,59 +166,57 @@ def test_who_was_held_up_in_the_values_changes_no_sealed_atlas(run: Run, monkeyp
 
     run.do(NAMES[:5])
     monkeypatch.setattr(ValuePass, "columns", wait)
-    run_unit(frozen, STAGES["values"], 0)
+    frozen.do(STAGES["values"], 0)
     assert verify(run.folder) == []
     assert not (run.folder / WORK).exists()
 
 
 @pytest.mark.full
 def test_what_another_plan_left_is_not_believed(dense: LanguageModel, text: Path, tmp_path: Path) -> None:
-    old, new = Run(dense, text, tmp_path / "run", seed=1), Run(dense, text, tmp_path / "new")
-    RunRecord(old.folder, old.plan.hash()).take_up(ignore_progress)
-    run_stages(old.worker(), STAGES.values())
-    without = shutil.ignore_patterns("text", "read.safetensors", "empty.safetensors", "unfinished.json")
+    old, new = Begun(dense, text, tmp_path / "run", seed=1), Begun(dense, text, tmp_path / "new")
+    Driver(old.run, worker=old.worker()).drive(STAGES.values())
+    without = shutil.ignore_patterns("text", "closed", "states.json", "unfinished.json")
     shutil.copytree(old.folder, new.folder, ignore=without, dirs_exist_ok=True)
-    RunRecord(new.folder, new.plan.hash()).take_up(ignore_progress)
-    run_stages(new.worker(), STAGES.values())
+    shutil.rmtree(new.folder / WORK / "leases")
+    Driver(new.run, worker=new.worker()).drive(STAGES.values())
     new.seal()
     assert_same_atlas(new.folder, mine(dense, text, out=tmp_path / "whole", **OPTIONS))
-    fresh = Run(dense, text, tmp_path / "fresh")
-    fresh.state = tmp_path / "run" / WORK / old.state.name
+    fresh = Begun(dense, text, tmp_path / "fresh")
+    fresh.run.note("states", {"paths": [str(path) for path in old.run.states]})
     with pytest.raises(AtlasDamaged, match="not a saved state of this plan"):
-        run_unit(fresh.worker(), STAGES["merging"], 0)
+        fresh.worker().do(STAGES["merging"], 0)
 
 
 @pytest.mark.full
-def test_what_is_not_made_yet_is_an_error(run: Run) -> None:
-    with pytest.raises(MiningError, match="the tokenized text, which was not given"):
-        run_unit(MiningRun(RunContext(run.folder), run.model, run.plan, [run.state]), STAGES["text tables"], 0)
+def test_what_is_not_made_yet_is_an_error(run: Begun) -> None:
     with pytest.raises(MiningError, match=r"stage text .*text\.json"):
         run.seal()
     run.do(NAMES[:-2])
     with pytest.raises(AtlasUnfinished, match=r"pattern-words\.json"):
-        run_unit(run.worker(), STAGES["patterns"], 1)
-    run_unit(run.worker(), STAGES["pattern words"], 0)
-    run_unit(run.worker(), STAGES["patterns"], 1)
+        run.worker().do(STAGES["patterns"], 1)
+    run.worker().do(STAGES["pattern words"], 0)
+    run.worker().do(STAGES["patterns"], 1)
     with pytest.raises(AtlasUnfinished, match=r"patterns of layer 0 are missing"):
         run.seal()
-    run_unit(run.worker(), STAGES["patterns"], 0)
+    run.worker().do(STAGES["patterns"], 0)
     run.seal(keep_work=True)
     assert verify(run.folder) == []
-    assert (run.folder / WORK / "patterns-000.parquet").is_file()
+    assert [path.name for path in (run.folder / WORK).iterdir()] == ["text"]
     clear(run.folder)
     assert not (run.folder / WORK).exists()
 
 
-def test_only_a_layers_own_tensors_are_read(run: Run) -> None:
+def test_only_a_layers_own_tensors_are_read(run: Begun) -> None:
     whole = MiningState(StateShape.of(run.model, keep=5))
-    whole.load(run.state, plan=run.plan.hash())
+    (state, _), plan = run.run.states, run.run.plan.hash()
+    whole.load(state, plan=plan)
     one = MiningState(StateShape.of(run.model, keep=5, layers=[1]))
-    one.load(run.state, plan=run.plan.hash())
+    one.load(state, plan=plan)
     for sign in one.shape.signs:
         for name, tensor in one.triggers[1, sign].state().items():
             assert torch.equal(tensor, whole.triggers[1, sign].state()[name])
-    one.save(run.folder / WORK / "one.safetensors", plan=run.plan.hash())
+    one.save(run.folder / WORK / "one.safetensors", plan=plan)
     with pytest.raises(AtlasDamaged, match="not a saved state of this plan"):
-        whole.load(run.folder / WORK / "one.safetensors", plan=run.plan.hash())
+        whole.load(run.folder / WORK / "one.safetensors", plan=plan)
     with pytest.raises(AtlasDamaged, match="not a saved state of this plan"):
-        one.load(run.state, plan=replace(run.plan, seed=5).hash())
+        one.load(state, plan=replace(run.run.plan, seed=5).hash())

@@ -12,12 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mnemoscope.errors import MiningError
-from mnemoscope.foundation.heap import HeapTrimmer
 from mnemoscope.mining import steps as steps_file
 from mnemoscope.mining.steps import (
     Answers,
     PlannedSteps,
-    RunContext,
     empty_answers,
     is_unanswered,
     join_pieces,
@@ -54,10 +52,9 @@ def planned(step: Any, pieces: list[slice], answers: Answers, *, team: int = 1, 
 
 
 def run(folder: Path, steps: PlannedSteps) -> list[int]:
-    context = RunContext(folder)
     for number in range(len(steps.pieces)):
-        run_piece(context, steps, number)
-    return join_pieces(context, steps)
+        run_piece(folder, steps, number)
+    return join_pieces(folder, steps)
 
 
 def take(work: Squares, pieces: list[slice], folder: Path, **more: Any) -> list[int]:
@@ -74,13 +71,6 @@ def test_an_answer_that_no_step_gave_is_an_error(full: np.ndarray, tmp_path: Pat
 
     with pytest.raises(MiningError, match="1 of 3 entries of one were never filled by the squares"):
         run(tmp_path, planned(fill, cuts(3, 2), answers))
-
-
-def test_holes_in_memory_are_looked_for_behind_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    work, done = Squares(6), list[int]()
-    monkeypatch.setattr(HeapTrimmer, "check", lambda self: done.append(len(work.asked)))
-    take(work, cuts(6, 2), tmp_path)
-    assert done == [1, 2, 3]
 
 
 @pytest.mark.parametrize("kind", [np.int32, np.int64, np.float32, np.float64])
@@ -123,16 +113,16 @@ def test_pieces_are_cut_halved_and_joined(tokens: int, tmp_path: Path) -> None:
         squares.room = room
         return squares, planned(squares, cuts(10, 3), squares.answers, each=tokens)
 
-    context, workers = RunContext(tmp_path), [work() for _ in range(2)]
+    workers = [work() for _ in range(2)]
     for number in reversed(range(len(workers[0][1].pieces))):
-        run_piece(context, workers[number % 2][1], number)
+        run_piece(tmp_path, workers[number % 2][1], number)
     squares, whole = work(room=0)
-    assert join_pieces(context, whole) == [0, 1, 2]  # the last has one item
+    assert join_pieces(tmp_path, whole) == [0, 1, 2]  # the last has one item
     assert squares.answers["square"].tolist() == [0, 1, 4, 9, 16, 25, 36, 49, 64, 81]
     assert squares.asked == []
-    (tmp_path / "work/squares-1.safetensors").unlink()
+    (tmp_path / "squares-1.safetensors").unlink()
     with pytest.raises(MiningError, match="piece 1 of the squares is missing"):
-        join_pieces(context, whole)
+        join_pieces(tmp_path, whole)
 
 
 def test_pieces_may_fill_different_columns_of_one_row(tmp_path: Path) -> None:

@@ -15,10 +15,10 @@ import torch
 import mnemoscope as ms
 from mining.conftest import byte_tokenizer
 from mnemoscope.errors import MnemoscopeError, OptionError
-from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.models import load_model
 from mnemoscope.models.modules.switches import IN_PLAN, kernels_chosen, refuse_coarse_products, steady
 from mnemoscope.models.readout.token_logits import head_mean
+from mnemoscope.runs.plan import MiningPlan
 from models.conftest import build
 
 DECISIONS = Path(__file__).parents[2] / "docs" / "decisions.md"

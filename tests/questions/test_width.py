@@ -16,12 +16,12 @@ from mnemoscope.foundation.intervals import Estimate, Resamples
 from mnemoscope.foundation.options.model_options import ModelOptions
 from mnemoscope.mining import mine
 from mnemoscope.mining.extending import load_mined
-from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes import width
-from mnemoscope.mining.plan.mining_plan import MiningPlan
-from mnemoscope.mining.steps import RunContext
 from mnemoscope.models import load_model
 from mnemoscope.questions.beyond.width import Losses, Spread, exits, mean_spread, rate_bound
+from mnemoscope.runs.plan import MiningPlan
+from mnemoscope.runs.run import Run
+from mnemoscope.runs.workers.worker import Worker
 from models.conftest import build as build_tiny
 from questions.known_model import Known, build
 from support.handbuilt_answers import build_answers
@@ -233,4 +233,4 @@ def pass_of(out: Path, model: Any) -> Any:
     plan = MiningPlan.from_document(atlas.manifest.plan, out)
     with torch.inference_mode():
         loaded = load_mined(atlas, plan, model, opening=ModelOptions())
-        return width.WidthPass(MiningRun(RunContext(out), loaded, plan))
+        return width.WidthPass(Worker(Run(directory=out, plan=plan), loaded))

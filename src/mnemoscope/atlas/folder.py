@@ -45,6 +45,7 @@ LENSES = "lenses"
 Occupancy = Literal["free", "unfinished", "finished", "foreign"]
 
 SIDES = (EXTENSIONS, ANALYSES, "report", COMPARISONS)
+_TEXT = f"{WORK}/text/"
 _SHARED = ("leases", "states", "closed", "beats", "records")
 FOLDERS = (
     *sorted(kind.name for kind in TABLES.values() if kind.numbered),
@@ -119,16 +120,17 @@ def occupancy(directory: Path) -> Occupancy:
     return "foreign" if any(not name.endswith(".mnemoscope-tmp") for name in others) else "free"
 
 
-def clear(directory: Path, *, keep_work: bool = False) -> None:
-    """Removes an atlas's own files; annotations and all else stay. The marks go last: stopped half-way, the folder is a
-    damaged or unfinished atlas, never a whole one with old tables.
+def clear(directory: Path, *, keep_text: bool = False) -> None:
+    """Removes an atlas's own files, but for the working copy of the text if that is kept; annotations and all else
+    stay. The marks go last: stopped half-way, the folder is a damaged or unfinished atlas, never a whole one with old
+    tables.
     """
     with storing(directory):
         paths = _own_files(directory)
         if not is_manifest(directory / MANIFEST) and _is_sealed(directory):
             # While seal and tables still identify the atlas.
             (directory / MANIFEST).unlink(missing_ok=True)
-        _remove(directory, [path for path in paths if not (keep_work and path.startswith(f"{WORK}/"))])
+        _remove(directory, [path for path in paths if not (keep_text and path.startswith(_TEXT))])
         flush(directory)  # or a power cut could bring tables back without their marks
         for name in (RUN, SEAL):
             (directory / name).unlink(missing_ok=True)
@@ -139,12 +141,15 @@ def clear(directory: Path, *, keep_work: bool = False) -> None:
         flush(directory)
 
 
-def remove_work(directory: Path) -> None:
-    """Removes a run's working copy and saved state, and half-written files of killed processes; nothing else."""
+def remove_work(directory: Path, *, keep_text: bool = False) -> None:
+    """Removes a run's working copy, unless the text is kept, and all that it has saved, and half-written files of
+    killed processes; nothing else.
+    """
     with suppress(OSError, StoreFailed):  # leftovers do no harm
         if not _is_linked(directory, WORK):
             remove_strays(directory / WORK)
-        _remove(directory, [path for path in _own_files(directory) if path.startswith(f"{WORK}/")])
+        ours = [path for path in _own_files(directory) if path.startswith(f"{WORK}/")]
+        _remove(directory, [path for path in ours if not (keep_text and path.startswith(_TEXT))])
 
 
 def refuse_links(directory: Path) -> None:

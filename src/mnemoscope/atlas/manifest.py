@@ -102,21 +102,6 @@ def resolve_opening(directory: Path, opening: ModelOptions) -> ModelOptions:
     return replace(opening, **resolved)
 
 
-def work_of(begun: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """What workers share of a run; None for a run of one process, and where none has begun."""
-    work = None if begun is None else begun.get("work")
-    return work if isinstance(work, dict) and work else None
-
-
-def shared_run_of(directory: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The document of the run for workers in the folder, and what they share."""
-    begun = unfinished_plan(directory)
-    work = work_of(begun)
-    if begun is None or work is None:
-        raise AtlasNotFound(f"{directory} holds no run for workers; `mnemoscope mine --prepare` begins one")
-    return begun, work
-
-
 def table_files(directory: Path) -> list[str]:
     """Every table file below the folder, relative and sorted, listed in a manifest or not."""
     places = [*directory.glob("*.parquet")]
@@ -136,14 +121,19 @@ def files_beside(directory: Path, side: str, atlas: str) -> dict[str, Any]:
     return {path: entry for path, entry in listed.items() if is_file_entry(path, entry)}
 
 
-def seal(directory: Path, manifest: dict[str, Any]) -> None:
-    """Makes the folder an atlas: adds schema, package version and the hash of every mined table, and writes it last.
-    With a `part` the files of `state/` are covered too.
+def seal(directory: Path, manifest: dict[str, Any], *, made: Mapping[str, str] | None = None) -> None:
+    """Makes the folder an atlas: adds schema, package version and the hash of every mined table (of those `made`, by
+    path, with the hashes that they should have), and writes it last. With a `part` the files of `state/` are covered
+    too. Raises AtlasDamaged for a table that is not as it was made.
     """
     covered = [path for path in table_files(directory) if (placed := place(path)) and placed[0].mined]
+    covered = covered if made is None else [path for path in covered if path in made]
     if "part" in manifest:
         covered += [path.relative_to(directory).as_posix() for path in (directory / STATE).rglob("*") if path.is_file()]
     files = {path: file_entry(directory / path) for path in sorted(covered)}
+    for path in covered if made else ():
+        if files[path]["sha256"] != (made or {}).get(path, files[path]["sha256"]):
+            raise AtlasDamaged(f"{path} was changed after it was made; run the same command again, which makes it anew")
     whole = {**manifest, "schema": SCHEMA_VERSION, "package": package_version(), "files": files}
     data = json_bytes(whole)
     Manifest.of(whole)

@@ -274,6 +274,7 @@ class Checkpoints:
 
     def __init__(self, save: Callable[[], None], *, every: float) -> None:
         self._save, self._every = save, every
+        self._saved = time.monotonic()
         self._came: list[int] = []
         self._before: dict[int, Any] = {}
 

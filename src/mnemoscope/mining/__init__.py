@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mnemoscope.mining.extending import extend
     from mnemoscope.mining.merging import merge
-    from mnemoscope.mining.plan.mining_plan import MiningPlan
     from mnemoscope.mining.run import mine, run_mining
 
-__all__ = ["MiningPlan", "extend", "merge", "mine", "run_mining"]
+__all__ = ["extend", "merge", "mine", "run_mining"]
 
 _FILES = {
     "extend": "extending",
     "merge": "merging",
-    "MiningPlan": "plan.mining_plan",
     "mine": "run",
     "run_mining": "run",
 }

@@ -23,16 +23,14 @@ from mnemoscope.foundation.options.mining_options import MiningOptions
 from mnemoscope.foundation.progress import Progress, ignore_progress
 from mnemoscope.mining.passes.vectors.neighbours import NeighbourPass
 from mnemoscope.mining.passes.vectors.values import Targets, ValuePass
-from mnemoscope.mining.plan.limits import spread_note
-from mnemoscope.mining.plan.mining_plan import SAMPLED_EVERY, SAMPLED_TOKENS, default_triggers
-from mnemoscope.mining.plan.removal_cost import default_removals, removal_work
-from mnemoscope.mining.run_folder import encoder_of, open_text
-from mnemoscope.mining.sealing import model_facts
 from mnemoscope.mining.text.batch_loader import BatchLoader
 from mnemoscope.mining.text.batch_reader import BatchReader
 from mnemoscope.mining.text.state import MiningState, StateShape
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.forward.batches import default_batch_tokens
+from mnemoscope.runs.plan import SAMPLED_EVERY, SAMPLED_TOKENS, default_removals, default_triggers, removal_work
+from mnemoscope.runs.seal import model_facts
+from mnemoscope.runs.texts import encoder_of, open_text, spread_note
 
 TEXT_SAMPLE_TOKENS = 150_000
 """Mined tokens of the sample from which the text's size is estimated."""

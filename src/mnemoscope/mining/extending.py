@@ -13,19 +13,21 @@ from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.derived_manifest import record_hashes, write_beside
 from mnemoscope.atlas.folder import remove_work
 from mnemoscope.atlas.manifest import EXTENSIONS as SIDE
-from mnemoscope.atlas.manifest import open_as_mined
+from mnemoscope.atlas.manifest import RUN, open_as_mined
 from mnemoscope.atlas.schema import MADE_WITH, TABLES, check_optional
 from mnemoscope.errors import AtlasUnfinished, ModelDiffers, OptionError
+from mnemoscope.foundation.files import read_object
 from mnemoscope.foundation.options.mining_options import AUTO, ExtendOptions
 from mnemoscope.foundation.options.model_options import ModelOptions
 from mnemoscope.foundation.progress import Progress, ignore_progress, report_to
-from mnemoscope.mining.mining_run import MiningRun
-from mnemoscope.mining.plan.mining_plan import MiningPlan
-from mnemoscope.mining.run_folder import hold
-from mnemoscope.mining.stages import OPTIONAL_TABLES, STAGES, run_stages
-from mnemoscope.mining.steps import RunContext
+from mnemoscope.mining.passes.random_pass import prepare_again
+from mnemoscope.mining.stages import OPTIONAL_TABLES, STAGES
 from mnemoscope.models import LanguageModel, load_for_ids, load_model, set_threads
 from mnemoscope.models.object_state import check_unchanged, hold_model
+from mnemoscope.runs.driver import Driver
+from mnemoscope.runs.plan import MiningPlan
+from mnemoscope.runs.run import Run, hold
+from mnemoscope.runs.workers.worker import Worker
 from mnemoscope.tracing.scoring.scores import require_model_of
 
 
@@ -100,15 +102,16 @@ def extend(
             if not tables and not loaded.linear_head:
                 made = [name for name in made if name != "importance"]
             with hold_model(loaded), hold(write_beside(atlas)):
-                context = RunContext(atlas.path, checkpoint_every, report)
-                run = MiningRun(context, loaded, plan, texts=texts)
                 for name in made:
                     for path in files_of(atlas, name) if name in there else ():
                         (atlas.path / path).unlink(missing_ok=True)
-                    run.record.take_up(run.context.progress)
-                    run_stages(run, [stage for stage in STAGES if stage.table == name])
+                    run = beside(atlas, plan, checkpoint_every=checkpoint_every, progress=report)
+                    run.texts = texts
+                    if name == "random":
+                        prepare_again(run, loaded)
+                    Driver(run, worker=Worker(run, loaded)).drive(stage for stage in STAGES if stage.table == name)
                     check_unchanged(loaded)
-                    cover(atlas, files_of(atlas, name), context)
+                    cover(atlas, files_of(atlas, name))
     return ExtendedTables(tuple(made), tuple(kept))
 
 
@@ -161,9 +164,16 @@ def load_mined(
     return model
 
 
-def cover(atlas: Atlas, paths: Iterable[str], context: RunContext) -> None:
-    """Adds finished files to the manifest of extensions; removes saved steps unless the work folder is kept."""
+def beside(atlas: Atlas, plan: MiningPlan, *, of: str = "", checkpoint_every: float, progress: Progress) -> Run:
+    """The run of other stages in the locked folder of a finished atlas; takes up what an earlier one has done."""
+    facts = {"sizes": {"memories": list(atlas.manifest.model.sizes.memories)}}
+    run = Run(directory=atlas.path, plan=plan, facts=facts, of=of, checkpoint_every=checkpoint_every, progress=progress)
+    run.take_up()
+    return run
+
+
+def cover(atlas: Atlas, paths: Iterable[str]) -> None:
+    """Adds finished files to the manifest of extensions; removes the work folder, but for a text that mining kept."""
     record_hashes(atlas, SIDE, paths)
     atlas.forget()
-    if not (context.work / "text").is_dir():
-        remove_work(atlas.path)
+    remove_work(atlas.path, keep_text=bool(read_object(atlas.path / RUN).get("keep_work")))

@@ -5,28 +5,30 @@ interrupted merge resumes.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from mnemoscope.atlas import Atlas, open_atlas, verify
 from mnemoscope.atlas.folder import clear
 from mnemoscope.atlas.form import Manifest
 from mnemoscope.atlas.lock import lock_folder
-from mnemoscope.atlas.manifest import STATE, mined_from, open_as_mined, read_manifest, unfinished_plan
+from mnemoscope.atlas.manifest import STATE, mined_from, open_as_mined, read_manifest
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import AtlasDamaged, OptionError, PartsDiffer
 from mnemoscope.foundation.options.model_options import ModelOptions
 from mnemoscope.foundation.progress import Progress, report_to
-from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.text_tables import SHARED
-from mnemoscope.mining.plan.mining_plan import MiningPlan, all_versions, library_versions
-from mnemoscope.mining.run_folder import begin_run, check_writable, difference, hold, paths_of
-from mnemoscope.mining.sealing import model_facts, seal_run
-from mnemoscope.mining.stages import mined_stages, run_stages
-from mnemoscope.mining.steps import CHECKPOINT, RunContext
+from mnemoscope.mining.stages import mined_stages
 from mnemoscope.mining.text.state import MiningState, StateShape
 from mnemoscope.models import LanguageModel, load_model, set_threads
 from mnemoscope.models.object_state import check_unchanged, hold_model
+from mnemoscope.runs.driver import Driver
+from mnemoscope.runs.plan import MiningPlan, all_versions, library_versions
+from mnemoscope.runs.run import Run, check_writable, hold, paths_of, refusal, stored_plan
+from mnemoscope.runs.seal import model_facts, seal_run
+from mnemoscope.runs.stages import TEXT
+from mnemoscope.runs.workers.states import CHECKPOINT
+from mnemoscope.runs.workers.worker import Worker
 
 _ADVICE = "; choose another folder, or --force to merge into it again"
 
@@ -77,7 +79,7 @@ def merge(
     manifests = _complete(folders)
     if directory.resolve() in {folder.resolve() for folder in folders}:
         raise OptionError(f"{directory} is one of the parts; choose another folder for the merged atlas")
-    check_writable(directory, force=force, advice=_ADVICE)
+    check_writable(directory, force=force, finished=_ADVICE)
     for folder in folders:
         if problems := verify(folder):
             raise AtlasDamaged(f"part {folder} is damaged: {problems[0]}; mine that part again")
@@ -87,33 +89,31 @@ def merge(
         outline.absorb_facts(folder / STATE / CHECKPOINT, plan=plan.hash(), mixed=allow_mixed_devices)
     loaded = _plans_model(folders[0], plan, model, opening, accept_versions=accept_versions)
     with hold_model(loaded), hold(lock_folder(directory)), report_to(progress) as report:
-        check_writable(directory, force=force, advice=_ADVICE)  # again, now that the folder is locked
+        check_writable(directory, force=force, finished=_ADVICE)  # again, now that the folder is locked
+        begun = stored_plan(directory)
+        if differs := plan.difference(begun):
+            if not force:
+                raise refusal(directory, differs, finished=False)
+            begun = {}
+        if not begun:
+            clear(directory)
+        run = Run(
+            directory=directory,
+            plan=plan,
+            facts=model_facts(loaded),
+            counts=manifests[0].corpus.counts,
+            versions=all_versions([*([begun] if begun else []), *manifests]),
+            mixed_devices=allow_mixed_devices,
+            parts=folders,
+            progress=report,
+        )
         paths = mined_from(folders[0]) | ({} if isinstance(model, LanguageModel) else paths_of(loaded))
-        versions = _begin(directory, plan, manifests, paths, force=force)
-        context = RunContext(directory, progress=report)
-        states = [folder / STATE / CHECKPOINT for folder in folders]
-        run = MiningRun(context, loaded, plan, states, parts=folders, mixed=allow_mixed_devices)
-        run.record.take_up(run.context.progress)
-        run_stages(run, mined_stages(plan))
+        run.claim(paths)
+        run.note("states", {"paths": [str(folder.absolute() / STATE / CHECKPOINT) for folder in folders]})
+        Driver(run, worker=Worker(run, loaded)).drive(stage for stage in mined_stages(plan) if stage.name != TEXT)
         check_unchanged(loaded)
-        seal_run(context, plan, model_facts(loaded), counts=manifests[0].corpus.counts, versions=versions)
+        seal_run(run)
     return open_atlas(directory)
-
-
-def _begin(
-    directory: Path, plan: MiningPlan, manifests: list[Manifest], paths: Mapping[str, str], *, force: bool
-) -> list[dict[str, str]]:
-    """Begins or resumes the merged atlas; returns the library versions used."""
-    begun = unfinished_plan(directory)
-    differs = difference(plan, begun, directory, part=None, otherwise="; choose another folder, or --force")
-    if differs and not force:
-        raise differs
-    if begun is None or differs:
-        clear(directory)
-        begun = None
-    versions = all_versions([*([] if begun is None else [begun]), *manifests])
-    begin_run(directory, plan, None, versions, places={"paths": dict(paths)})
-    return versions
 
 
 def _complete(folders: list[Path]) -> list[Manifest]:

@@ -1,42 +1,45 @@
-"""One run of mining, from a model and a text to a finished atlas; resumes an interrupted one. Until the seal `work/` in
-the atlas holds the tokenized text and saved states.
+"""One run of mining, from a model and a text to a finished atlas, by this process or by several; resumes an interrupted
+one. Until the seal `work/` in the atlas holds the tokenized text and all that is done.
 """
 
+import gc
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.lock import lock_folder
-from mnemoscope.atlas.manifest import STATE, as_mined, plan_of, unfinished_plan, work_of
-from mnemoscope.errors import OptionError, PlanDiffers
-from mnemoscope.foundation.files import check_spelling, copy_file
+from mnemoscope.atlas.manifest import STATE, plan_of, unfinished_plan
+from mnemoscope.errors import OptionError
+from mnemoscope.foundation.files import check_spelling, copy_file, write_bytes
 from mnemoscope.foundation.heap import require_addresses
+from mnemoscope.foundation.options.fleet_options import RAY_HERE, FleetOptions
 from mnemoscope.foundation.options.mining_options import AUTO, MiningOptions
-from mnemoscope.foundation.options.model_options import AS_USUAL
+from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions
 from mnemoscope.foundation.progress import Progress, ignore_progress, report_to
-from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.prefix_pass import PREFIXES
-from mnemoscope.mining.plan.mining_plan import MiningPlan
-from mnemoscope.mining.record import RunRecord
-from mnemoscope.mining.run_folder import (
-    RunInputs,
-    check_writable,
-    encoder_of,
-    hold,
-    is_finished,
-    open_text,
-    settle_text,
-)
-from mnemoscope.mining.sealing import model_facts, seal_run
-from mnemoscope.mining.stages import mined_stages, run_stages
-from mnemoscope.mining.steps import CHECKPOINT, RunContext
-from mnemoscope.mining.text_pass import read_text
+from mnemoscope.mining.stages import STAGES, mined_stages
+from mnemoscope.mining.text_pass import merge_states
 from mnemoscope.models import LanguageModel, device_of, load_for_ids, load_model, set_threads
 from mnemoscope.models.object_state import check_unchanged, hold_model
 from mnemoscope.models.special_tokens import special_tokens
+from mnemoscope.runs.driver import Driver
+from mnemoscope.runs.launch.local import LocalLauncher
+from mnemoscope.runs.launch.ray_launcher import RayLauncher
+from mnemoscope.runs.run import MINE_AGAIN, Run, check_writable, hold
+from mnemoscope.runs.seal import seal_run
+from mnemoscope.runs.stages import TEXT, publish
+from mnemoscope.runs.texts import encoder_of, open_texts
+from mnemoscope.runs.workers.states import CHECKPOINT
+from mnemoscope.runs.workers.worker import Worker, work
 from mnemoscope.tracing.scoring.scores import check_wide_numbers
 
+_TEAM = 8
+"""Threads of which one process makes good use on a CPU."""
 _ADDRESSES = 4_000_000_000
 """Measured: with 3 GB (`ulimit -v 3000000`) mining aborts or hangs; with 4 it ends."""
 
@@ -143,82 +146,76 @@ def run_mining(
     corpus: str | os.PathLike[str],
     directory: Path,
     options: MiningOptions,
+    fleet: FleetOptions | None = None,
     *,
     progress: Progress = ignore_progress,
 ) -> Path:
-    """`mine` with its options as one object."""
-    begun = begin_mining(model, corpus, directory, options, progress=progress)
-    with hold_model(begun.model), hold(lock_folder(directory)):
-        # Again: another run may have finished while this one loaded its model.
-        check_writable(directory, force=options.force, again=True)
-        if work_of(unfinished_plan(directory)):
-            raise PlanDiffers(
-                f"{directory} was begun for workers; go on with `mnemoscope mine ... --workers N`, or --force to begin"
-                " anew"
-            )
-        context = RunContext(directory, options.checkpoint_every, progress)
-        if is_finished(context, begun, options):
-            return directory
-        text = settle_text(context, begun, options)
-        RunRecord(directory, text.plan.hash()).take_up(progress)
-        state = read_text(context, begun.model, text.copy, text.plan, share=options.share)
-        run = MiningRun(context, begun.model, text.plan, [state], text.copy)
-        if options.share is None:
-            run_stages(run, mined_stages(text.plan))
-        else:
-            run_stages(run, [stage for stage in mined_stages(text.plan) if not stage.needs_all])
-            for name in (CHECKPOINT, PREFIXES):  # what `merge` needs
-                copy_file(context.work / name, directory / STATE / name)
-        check_unchanged(begun.model)
-        seal_run(
-            context,
-            text.plan,
-            model_facts(begun.model),
-            counts={**text.copy.counts},
-            versions=text.versions,
-            part=options.share,
-            keep_work=options.keep_work,
-        )
+    """`mine` with its options as one object; with the workers of `fleet`, whose bytes are those of one process with as
+    many threads as a worker. With `prepare` it only settles the run in the folder, for workers started otherwise.
+    """
+    fleet = fleet or FleetOptions()
+    several = fleet != FleetOptions()
+    held_out = None if options.validation is None else os.fspath(options.validation)
+    check_spelling(directory.absolute(), os.fspath(corpus), held_out)
+    if several and options.part is not None:
+        raise OptionError("--part is a fixed share of the batches, but workers share all of them; leave one out")
+    require_addresses(_ADDRESSES, "mining")
+    with hold(lock_folder(directory)):
+        check_writable(directory, force=options.force, finished=MINE_AGAIN if fleet.prepare else "")
+        texts = open_texts(directory, os.fspath(corpus), held_out, options)
+        begun = begun_threads(directory, options)
+        fleet = _choose_number(fleet, options, begun) if several else fleet
+        set_threads(begun or (_threads(fleet) if several else None))
+        loaded = _load(model, directory, options, progress)
+        with hold_model(loaded):
+            check_wide_numbers(loaded)
+            encoder_of(loaded, options)
+            if options.skip_special:
+                special_tokens(loaded)
+            run = Run.open(directory, options, loaded, texts, fleet=fleet, progress=progress)
+            if fleet.prepare:
+                publish(directory, TEXT)
+            if run.is_finished or fleet.prepare:
+                return directory
+            stages = [stage for stage in mined_stages(run.plan) if run.part is None or not stage.needs_all]
+            if not several:
+                worker = Worker(run, loaded)
+                Driver(run, worker=worker).drive(stages)
+                if run.part:
+                    _write_part(worker)
+                check_unchanged(loaded)
+        if several:
+            del loaded, texts  # workers have their own
+            run.copy = None
+            gc.collect()
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+            _start_driver(run, options.opening, fleet).drive(stages)
+        seal_run(run, keep_work=options.keep_work)
     return directory
 
 
-def begin_mining(
-    model: LanguageModel | str,
-    corpus: str | os.PathLike[str],
-    directory: Path,
-    options: MiningOptions,
-    *,
-    threads: int | None = None,
-    progress: Progress = ignore_progress,
-) -> RunInputs:
-    """Loads the model, finds the texts and makes the plan, which lacks only what the texts tell; writes nothing.
-    `threads` are those of one worker if this process only drives workers; a begun folder keeps its own.
-    """
-    check_spelling(directory.absolute(), os.fspath(corpus), options.validation)
-    check_writable(directory, force=options.force, again=True)
-    require_addresses(_ADDRESSES, "mining")
-    text = open_text(as_mined(directory, "corpus", os.fspath(corpus)), options)
-    source = text.with_sample(options.sample, options.seed)
-    held_out = None if options.validation is None else os.fspath(options.validation)
-    validation = None if held_out is None else open_text(as_mined(directory, "validation", held_out), options)
-    set_threads(begun_threads(directory, options) or threads)
+def _write_part(worker: Worker) -> None:
+    """Writes what `merge` needs of a part."""
+    folder = worker.directory / STATE
+    write_bytes(folder / CHECKPOINT, merge_states(worker).serialise(plan=worker.plan.hash()))
+    copy_file(worker.run.work / PREFIXES, folder / PREFIXES)
+
+
+def _load(model: LanguageModel | str, directory: Path, options: MiningOptions, progress: Progress) -> LanguageModel:
     if isinstance(model, LanguageModel):
         if options.opening != AS_USUAL:
             said = ", ".join(options.opening.keywords())
             raise OptionError(f"{said} cannot be changed in a model that is loaded; give it to load_model")
-    else:
-        progress("loading", 0, None, str(model))
-        load = load_model if options.ids_field is None else load_for_ids
-        model = load(model, dtype=options.dtype, device=_device(directory, options), **options.opening.keywords())
-    with hold_model(model):
-        check_wide_numbers(model)
-        encoder_of(model, options)
-        if options.skip_special:
-            special_tokens(model)
-        plan = MiningPlan.derive(
-            options, model, corpus=source.name, validation=None if validation is None else validation.name
-        )
-    return RunInputs(model, plan, source, validation)
+        return model
+    progress("loading", 0, None, str(model))
+    load = load_model if options.ids_field is None else load_for_ids
+    return load(model, dtype=options.dtype, device=_device(directory, options), **options.opening.keywords())
+
+
+def run_worker(directory: Path, name: str, **options: Any) -> bool:
+    """One worker of the run in a folder, as the command line and launchers start it."""
+    return work(directory, name, STAGES, **options)
 
 
 def begun_threads(directory: Path, options: MiningOptions) -> int | None:
@@ -243,3 +240,41 @@ def _device(directory: Path, options: MiningOptions) -> str:
             "or --force to start again"
         ) from None
     return kind
+
+
+def _threads(fleet: FleetOptions) -> int:
+    """The threads of a worker: the cores of this machine, divided; on a cluster at most `_TEAM`."""
+    threads = torch.get_num_threads()
+    if fleet.ray is not None and fleet.ray != RAY_HERE:
+        return min(_TEAM, threads)
+    return max(1, threads // (fleet.count or 1))
+
+
+def _choose_number(fleet: FleetOptions, options: MiningOptions, threads: int | None) -> FleetOptions:
+    """The default number of workers for this machine, of so many threads each; Ray has its own."""
+    if fleet.count is not None or fleet.ray is not None:
+        return fleet
+    if cards := 0 if options.device == "cpu" else torch.cuda.device_count():
+        return replace(fleet, workers=max(1, cards // max(1, fleet.cards)))
+    return replace(fleet, workers=max(1, torch.get_num_threads() // (threads or _TEAM)))
+
+
+def _start_driver(run: Run, opening: ModelOptions, fleet: FleetOptions) -> Driver:
+    plan = run.plan
+    if fleet.ray is not None:
+        ray = RayLauncher(
+            run.directory,
+            address=fleet.ray,
+            threads=plan.threads,
+            gpus_per_worker=fleet.cards if plan.device == "cuda" else 0,
+            worker_options={"opening": opening, "device": plan.device},
+            workers=fleet.count,
+            work=run_worker,
+        )
+        return Driver(run, launcher=ray, workers=fleet.count or max(1, ray.capacity()))
+    words: list[str] = []
+    for name, value in opening.keywords().items():
+        words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    cards = torch.cuda.device_count() if plan.device == "cuda" else 0
+    local = LocalLauncher(run.directory, threads=plan.threads, words=words, cards=cards, each=fleet.cards)
+    return Driver(run, launcher=local, workers=fleet.count or 1)

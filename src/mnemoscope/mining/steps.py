@@ -6,10 +6,9 @@ alone, which any process takes in any order (`run_piece`); `join_pieces` puts th
 is saved before its end. Nothing here knows what the steps do.
 """
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
@@ -20,55 +19,18 @@ from numpy.typing import DTypeLike, NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
-from mnemoscope.atlas.manifest import WORK
 from mnemoscope.errors import MiningError
 from mnemoscope.foundation.files import write_bytes
-from mnemoscope.foundation.heap import HeapTrimmer
-from mnemoscope.foundation.progress import Checkpoints, Progress, ignore_progress
+from mnemoscope.foundation.progress import Progress, ignore_progress
 from mnemoscope.mining.text.batches import even_parts, halves_of, run_in_halves
 from mnemoscope.mining.text.thread_team import ThreadTeam
 
 Answers = dict[str, NDArray[Any]]
 
-CHECKPOINT = "state.safetensors"
-"""The state of the pass over the text, in the work folder; of a finished part in `state/`."""
 PIECE_TOKENS = 32_768
 """Tokens through the model, about, in a piece of a pass: half a minute to a minute of SmolLM2 on two cores."""
 _HALVED = "halved"
 """In a piece's file beside its answers and their places along every axis: the steps that were halved."""
-
-
-@dataclass(frozen=True)
-class RunContext:
-    """One run in its locked folder; `checkpoint_every` is in seconds."""
-
-    directory: Path
-    checkpoint_every: float = 60.0
-    progress: Progress = ignore_progress
-    heap: HeapTrimmer = field(default_factory=HeapTrimmer)
-    began: float = field(default_factory=time.monotonic)
-    seconds: dict[str, float] = field(default_factory=dict)
-    """Of each stage that has ended, in order."""
-
-    @property
-    def work(self) -> Path:
-        """Holds the tokenized text and saved states until the atlas is sealed."""
-        return self.directory / WORK
-
-    def end_stage(self, stage: str) -> None:
-        self.seconds[stage] = time.monotonic() - self.began - sum(self.seconds.values())
-
-
-def run_checkpointed(
-    context: RunContext, numbers: Sequence[int], take: Callable[[int], None], save_state: Callable[[], None]
-) -> None:
-    """Takes the steps in order, saves now and then and at the end."""
-    with Checkpoints(save_state, every=context.checkpoint_every) as checkpoints:
-        for number in numbers:
-            take(number)
-            context.heap.check()
-            checkpoints.step_done()
-    save_state()
 
 
 @dataclass(frozen=True)
@@ -121,19 +83,18 @@ def is_unanswered(array: NDArray[Any]) -> NDArray[np.bool_]:
     return np.isnan(array) if array.dtype.kind == "f" else array < 0
 
 
-def run_piece(context: RunContext, steps: PlannedSteps, number: int) -> Path:
-    """Takes the steps of piece `number` (0-based) and writes their answers into a file; drops what `steps.answers`
-    held. Two processes may do one piece at the same time.
+def run_piece(work: Path, steps: PlannedSteps, number: int, *, progress: Progress = ignore_progress) -> Path:
+    """Takes the steps of piece `number` (0-based) and writes their answers into a file in the folder `work`; drops what
+    `steps.answers` held. Two processes may do one piece at the same time.
     """
     steps.forget()
     halved, numbers, end = [], steps.pieces[number], float(steps.cuts[-1].stop)
     with steps.around():
         for k in numbers:
-            context.progress(steps.stage, float(steps.cuts[k].start), end, steps.unit)
+            progress(steps.stage, float(steps.cuts[k].start), end, steps.unit)
             if not steps.take(k):
                 halved.append(k)
-            context.heap.check()
-    context.progress(steps.stage, float(steps.cuts[numbers[-1]].stop), end, steps.unit)
+    progress(steps.stage, float(steps.cuts[numbers[-1]].stop), end, steps.unit)
     arrays: Answers = {_HALVED: np.array(halved, np.int64)}
     for name, array in steps.answers.items():
         there = ~is_unanswered(array)
@@ -141,19 +102,19 @@ def run_piece(context: RunContext, steps: PlannedSteps, number: int) -> Path:
             others = tuple(other for other in range(array.ndim) if other != axis)
             arrays[f"{name} {axis}"] = np.flatnonzero(there.any(axis=others))
         arrays[name] = array[_places(arrays, name, array.ndim)]
-    path = _piece_path(context, steps, number)
+    path = _piece_path(work, steps, number)
     write_bytes(path, save(arrays))
     return path
 
 
-def join_pieces(context: RunContext, steps: PlannedSteps) -> list[int]:
+def join_pieces(work: Path, steps: PlannedSteps) -> list[int]:
     """Fills `steps.answers` from the files of all pieces; returns the numbers of the steps that were halved. Raises
     MiningError for a piece that is missing, and for an entry without an answer.
     """
     halved: list[int] = []
     steps.forget()
     for number in range(len(steps.pieces)):
-        saved = read_saved(_piece_path(context, steps, number), f"piece {number + 1} of the {steps.stage}")
+        saved = read_saved(_piece_path(work, steps, number), f"piece {number + 1} of the {steps.stage}")
         halved += saved[_HALVED].tolist()
         for name, array in steps.answers.items():
             places, part = _places(saved, name, array.ndim), saved[name]
@@ -164,21 +125,17 @@ def join_pieces(context: RunContext, steps: PlannedSteps) -> list[int]:
     return halved
 
 
-def missing(what: str, path: Path) -> MiningError:
-    """The error for something that an earlier step of this run should have made."""
-    return MiningError(f"{what} is missing ({path}); run the same command again, which makes it")
-
-
 def read_saved(path: Path, what: str) -> Answers:
+    """The arrays of a file that an earlier unit of this run has made."""
     try:
         return load_file(path)
     except (OSError, SafetensorError):
-        raise missing(what, path) from None
+        raise MiningError(f"{what} is missing ({path}); run the same command again, which makes it") from None
 
 
 def _places(saved: Answers, name: str, axes: int) -> Any:
     return np.ix_(*(saved[f"{name} {axis}"] for axis in range(axes)))
 
 
-def _piece_path(context: RunContext, steps: PlannedSteps, number: int) -> Path:
-    return context.work / f"{steps.stage.replace(' ', '-')}-{number + 1}.safetensors"
+def _piece_path(work: Path, steps: PlannedSteps, number: int) -> Path:
+    return work / f"{steps.stage.replace(' ', '-')}-{number + 1}.safetensors"

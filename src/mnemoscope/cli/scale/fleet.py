@@ -26,31 +26,29 @@ def name_ray(arguments: list[str]) -> list[str]:
     return words
 
 
-def is_for_workers(out: Path, asked: FleetOptions) -> bool:
-    """Whether workers mine: options ask for them, or the folder's unfinished run uses them."""
-    if asked != FleetOptions():
-        return True
-    from mnemoscope.atlas.manifest import unfinished_plan, work_of
+def begun_for_workers(out: Path) -> bool:
+    from mnemoscope.atlas.manifest import unfinished_plan
 
-    return work_of(unfinished_plan(out)) is not None
+    return bool(((unfinished_plan(out) or {}).get("work") or {}).get("fleet"))
 
 
 def mine_with_fleet(
     model: str, corpus: str, out: Path, options: MiningOptions, asked: FleetOptions, *, json: bool
 ) -> None:
     count = asked.count
-    from mnemoscope.cluster.run import mine_with_workers
-    from mnemoscope.cluster.shared_run import SharedRun
-
     if asked.launch is not None:
         _launch(out, options, asked, json=json)
         return
     if count is not None and asked.ray is None and not asked.prepare and count > (cores := len(usable_cores())):
         print(f"warning: {count} workers share {cores} cores; more workers than cores are no faster", file=sys.stderr)
+    from mnemoscope.mining import run_mining
+
+    with reporting(events=json) as progress:
+        made = run_mining(model, corpus, out, options, asked, progress=progress)
     if asked.prepare:
-        with reporting(events=json) as progress:
-            mine_with_workers(model, corpus, out, options, asked, progress=progress)
-        plan, run = SharedRun.read(out)
+        from mnemoscope.runs.run import Run
+
+        run = Run.read(out)
         if json:
             emit(
                 {
@@ -58,7 +56,7 @@ def mine_with_fleet(
                     "batches": run.batches,
                     "leases": run.leases,
                     "tokens": run.tokens,
-                    "plan_hash": plan.hash(),
+                    "plan_hash": run.plan.hash(),
                 }
             )
             return
@@ -66,13 +64,11 @@ def mine_with_fleet(
         print(f"next: mnemoscope worker {out}  (as many as you like, on machines that share the folder)")
         print(f"      mnemoscope mine {model} {corpus} --out {out} ...  (the same options: puts it together)")
         return
-    with reporting(events=json) as progress:
-        made = mine_with_workers(model, corpus, out, options, asked, progress=progress)
     summarise(made, json=json)
 
 
 def _launch(out: Path, options: MiningOptions, fleet: FleetOptions, *, json: bool) -> None:
-    from mnemoscope.cluster.launchers import slurm
+    from mnemoscope.runs.launch import slurm
 
     stated = re.match(r"\s*([1-9][0-9]*)", os.environ.get("OMP_NUM_THREADS", ""))  # a list has one for each level
     threads = int(stated[1]) if stated else min(8, len(usable_cores()))

@@ -2,10 +2,11 @@
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Event
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -15,6 +16,9 @@ from mnemoscope.foundation.options.declared import like, option
 from mnemoscope.foundation.options.mining_options import AtlasArgument, LoadOptions
 from mnemoscope.foundation.options.model_options import ModelOptions
 from mnemoscope.foundation.progress import ENDING
+
+if TYPE_CHECKING:
+    from mnemoscope.runs.stages import Stage
 
 
 @contextmanager
@@ -37,6 +41,7 @@ class WorkerOptions(AtlasArgument):
     text_only: bool = option(False, "End when the text has been read.")
     name: str | None = option(None, hidden=True)
     parent: int | None = option(None, hidden=True)
+    without_model: bool = option(False, hidden=True)
     opening: ModelOptions
 
 
@@ -49,12 +54,18 @@ def worker(options: WorkerOptions, *, json: bool) -> None:
     Example: mnemoscope worker atlas
     """
     atlas, parent = options.atlas, options.parent
-    from mnemoscope.atlas.manifest import shared_run_of
+    from mnemoscope.runs.run import Run
 
-    shared_run_of(atlas)
-    from mnemoscope.cluster.environment import worker_name_from_environment
-    from mnemoscope.cluster.worker import new_name, work
+    Run.read(atlas)  # refuses a folder without a run before torch is imported
+    from mnemoscope.runs.seal import PATTERN_STAGES
+    from mnemoscope.runs.workers.environment import worker_name_from_environment
+    from mnemoscope.runs.workers.worker import new_name, work
 
+    stages: Sequence[Stage] = PATTERN_STAGES
+    if not options.without_model:
+        from mnemoscope.mining.stages import STAGES
+
+        stages = STAGES
     requested = Event()
 
     def stop() -> bool:
@@ -65,11 +76,13 @@ def worker(options: WorkerOptions, *, json: bool) -> None:
         finished = work(
             atlas,
             name,
+            stages,
             model=options.model,
             opening=options.opening,
             device=options.device,
             text_only=options.text_only,
             stop=stop,
+            without_model=options.without_model,
         )
     if json:
         emit({"atlas": str(atlas), "worker": name, "finished": finished})
@@ -89,7 +102,7 @@ def status(options: AtlasArgument, *, json: bool) -> None:
     Example: mnemoscope status atlas
     """
     atlas = options.atlas
-    from mnemoscope.cluster.status import advice, run_status
+    from mnemoscope.runs.workers.status import advice, run_status
 
     run = run_status(atlas)
     if json:

@@ -9,7 +9,7 @@ from pathlib import Path
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.mined import summarise
 from mnemoscope.cli.progress import reporting
-from mnemoscope.cli.scale.fleet import is_for_workers, mine_with_fleet
+from mnemoscope.cli.scale.fleet import begun_for_workers, mine_with_fleet
 from mnemoscope.errors import AtlasExists
 from mnemoscope.foundation.options.declared import DeclaredOptions, argument, like, option
 from mnemoscope.foundation.options.fleet_options import FleetOptions
@@ -49,15 +49,16 @@ def mine(options: MineOptions, *, json: bool) -> None:
         _check_finished(out, mining, model, corpus)
         for text in (corpus, mining.validation):
             arg.check_text(text, mining)
-    if is_for_workers(out, fleet):
+    if fleet == FleetOptions() and begun_for_workers(out):
+        fleet = FleetOptions(workers="auto")
+    if fleet != FleetOptions():
         mine_with_fleet(model, corpus, out, mining, fleet, json=json)
-    else:
-        from mnemoscope.cluster.single_run import telling_status
-        from mnemoscope.mining import run_mining
+        return
+    from mnemoscope.mining import run_mining
 
-        with reporting() as progress, telling_status(out, progress) as telling:
-            made = run_mining(model, corpus, out, mining, progress=telling)
-        summarise(made, json=json)
+    with reporting() as progress:
+        made = run_mining(model, corpus, out, mining, progress=progress)
+    summarise(made, json=json)
 
 
 def _check_finished(out: Path, options: MiningOptions, model: str, corpus: str) -> None:

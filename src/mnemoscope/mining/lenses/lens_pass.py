@@ -10,7 +10,7 @@ ones, as all readouts are.
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,8 @@ from mnemoscope.foundation.files import write_bytes
 from mnemoscope.foundation.options.mining_options import LENS_KINDS as LENSES
 from mnemoscope.foundation.options.mining_options import LensOptions
 from mnemoscope.foundation.options.model_options import ModelOptions
-from mnemoscope.foundation.progress import Progress, report_to
-from mnemoscope.mining.extending import cover, files_of, load_mined
+from mnemoscope.foundation.progress import Checkpoints, Progress, report_to
+from mnemoscope.mining.extending import beside, cover, files_of, load_mined
 from mnemoscope.mining.lenses.readouts import (
     PLAIN,
     ReadoutPass,
@@ -42,15 +42,11 @@ from mnemoscope.mining.lenses.readouts import (
 )
 from mnemoscope.mining.lenses.ridge import RidgeFit
 from mnemoscope.mining.lenses.tuned import STEPS, TunedFit
-from mnemoscope.mining.mining_run import MiningRun, read_note
-from mnemoscope.mining.passes.prefix_pass import ask, run_blocks
+from mnemoscope.mining.passes.prefix_pass import pass_stages, planned_pass, run_blocks
 from mnemoscope.mining.passes.vectors.key_triggers import KeyTriggers
 from mnemoscope.mining.passes.vectors.roles import RolePass
 from mnemoscope.mining.passes.vectors.values import ValuePass
-from mnemoscope.mining.plan.mining_plan import MiningPlan
-from mnemoscope.mining.run_folder import hold
-from mnemoscope.mining.stages import Stage, run_stages
-from mnemoscope.mining.steps import RunContext, join_pieces, run_checkpointed
+from mnemoscope.mining.steps import join_pieces
 from mnemoscope.mining.text.batches import Ints
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.forward.batches import pack, pad
@@ -58,6 +54,11 @@ from mnemoscope.models.forward.hooks import Block
 from mnemoscope.models.object_state import check_unchanged, hold_model
 from mnemoscope.models.readout.read_directions import input_embeddings
 from mnemoscope.models.readout.translators import Lens, Translator
+from mnemoscope.runs.driver import Driver
+from mnemoscope.runs.plan import MiningPlan
+from mnemoscope.runs.run import Run, hold
+from mnemoscope.runs.stages import Stage
+from mnemoscope.runs.workers.worker import Worker
 
 WORDS = "words"
 """The translator in the other direction, fitted with ridge: from the words' embeddings to each layer's stream."""
@@ -204,14 +205,13 @@ def fit_lenses(
         loaded = load_mined(opened, plan, model, device=device, opening=opening, progress=report)
         with hold_model(loaded), hold(write_beside(opened)):
             of = f" lenses {wanted} of {max_tokens} tokens, beside {[opened.hashes[_path(kind)] for kind in lenses]}"
-            run = MiningRun(RunContext(opened.path, checkpoint_every, report), loaded, plan, of=of)
-            run.record.take_up(run.context.progress)
+            run = beside(opened, plan, of=of, checkpoint_every=checkpoint_every, progress=report)
             fit = LensFit(opened, wanted, lenses, most=max_tokens)
-            run_stages(run, fit.stages())
+            Driver(run, worker=Worker(run, loaded)).drive(fit.stages())
             check_unchanged(loaded)
-            said, every = read_note(run.context.work, "readouts"), fit.lenses(run)
+            said, every = run.noted("readouts"), fit.lenses(run)
             tables = [path for name in LENS_TABLES for path in files_of(opened, name)]
-            cover(opened, [*tables, *map(_path, every)], run.context)
+            cover(opened, [*tables, *map(_path, every)])
     return FittedLenses(
         tuple(kind for kind in LENSES if kind in every),
         tuple(wanted),
@@ -227,48 +227,45 @@ class LensFit:
         self._atlas, self._wanted, self._there, self._most = atlas, wanted, there, most
 
     def stages(self) -> list[Stage]:
-        judge, join = self.readout_pass, "readouts together"
-        fits = [
-            Stage("lens ridge", "run", lambda run, _: self.fit_ridge(run)),
-            Stage("lens tuned", "run", lambda run, _: self.fit_tuned(run)),
-        ]
+        fits = Stage("lens ridge", "run", self.fit_ridge), Stage("lens tuned", "run", self.fit_tuned)
+        pieces, join = pass_stages("readouts", self.readout_pass)
         return [
             *(stage for stage in fits if stage.name.removeprefix("lens ") in self._wanted),
-            Stage("readouts", "piece", lambda run, piece: ask(run, judge, piece), kind=judge, joined=join),
-            Stage(join, "run", lambda run, _: self.judge(run)),
+            pieces,
+            replace(join, make=self.judge),
             Stage("readings", "layer", self.read_layer),
         ]
 
-    def fit_ridge(self, run: MiningRun) -> None:
+    def fit_ridge(self, worker: Worker, _: int) -> None:
         """Fits translators from every layer's stream to the final one, and from the words' embeddings to every
         layer's.
         """
-        text, fit, layers = self._text(run), RidgeFit(run.model, run.plan.layers), run.plan.layers
+        text, fit, layers = self._text(worker), RidgeFit(worker.model, worker.plan.layers), worker.plan.layers
 
         def take(number: int) -> None:
             batch = text.batches[number]
-            streams, final = read_streams(run.model, batch.rows, layers)
+            streams, final = read_streams(worker.model, batch.rows, layers)
             fit.add(np.concatenate(batch.rows), streams, final, judged=batch.judged)
 
-        train(run, "lens ridge", take, steps=len(text.batches), state=fit.state())
+        train(worker, "lens ridge", take, steps=len(text.batches), state=fit.state())
         for kind, fitted in (("ridge", fit.to_final()), (WORDS, fit.from_words())):
             facts = text.facts() | {"penalties": {str(layer): penalty for layer, (_, penalty) in fitted.items()}}
-            run.save(_work_name(kind), _write_lens({layer: lens for layer, (lens, _) in fitted.items()}, facts))
+            worker.save(_work_name(kind), _write_lens({layer: lens for layer, (lens, _) in fitted.items()}, facts))
 
-    def fit_tuned(self, run: MiningRun) -> None:
-        text, layers = self._text(run), run.plan.layers
-        fit = TunedFit(run.model, self.lenses(run)["ridge"], seed=run.plan.seed)
+    def fit_tuned(self, worker: Worker, _: int) -> None:
+        text, layers = self._text(worker), worker.plan.layers
+        fit = TunedFit(worker.model, self.lenses(worker.run)["ridge"], seed=worker.plan.seed)
 
         def take(number: int) -> None:
-            streams, final = read_streams(run.model, text.batches[number % len(text.batches)].rows, layers)
+            streams, final = read_streams(worker.model, text.batches[number % len(text.batches)].rows, layers)
             fit.step(number, streams, final)
 
-        train(run, "lens tuned", take, steps=STEPS, state=fit.state())
-        run.save(_work_name("tuned"), _write_lens(fit.translators(), text.facts() | fit.facts()))
+        train(worker, "lens tuned", take, steps=STEPS, state=fit.state())
+        worker.save(_work_name("tuned"), _write_lens(fit.translators(), text.facts() | fit.facts()))
 
-    def lenses(self, run: MiningRun) -> dict[str, Lens]:
+    def lenses(self, run: Run) -> dict[str, Lens]:
         """Those of the atlas and those fitted so far, by kind."""
-        fitted = {kind: run.context.work / _work_name(kind) for kind in _FILES}
+        fitted = {kind: run.work / _work_name(kind) for kind in _FILES}
         known = {kind: _read_lens(path)[0] for kind, path in fitted.items() if kind in self._fits and path.is_file()}
         known = {**self._there, **known}
         return {kind: known[kind] for kind in _FILES if kind in known}
@@ -277,54 +274,58 @@ class LensFit:
     def _fits(self) -> list[str]:
         return [*self._wanted, *([WORDS] if "ridge" in self._wanted else [])]
 
-    def _text(self, run: MiningRun) -> LensText:
-        edges = [length - run.model.reading.offset for length in run.model.boundaries]
-        area, seed = run.plan.batch_tokens, run.plan.seed
-        return LensText(run.directory, area=area, seed=seed, most=self._most, boundaries=edges)
+    def _text(self, worker: Worker) -> LensText:
+        edges = [length - worker.model.reading.offset for length in worker.model.boundaries]
+        area, seed = worker.plan.batch_tokens, worker.plan.seed
+        return LensText(worker.directory, area=area, seed=seed, most=self._most, boundaries=edges)
 
-    def readout_pass(self, run: MiningRun) -> ReadoutPass:
-        lenses = self.lenses(run)
-        return ReadoutPass(run, {PLAIN: {}, **{kind: lenses[kind] for kind in LENSES if kind in lenses}})
+    def readout_pass(self, worker: Worker) -> ReadoutPass:
+        lenses = self.lenses(worker.run)
+        return ReadoutPass(worker, {PLAIN: {}, **{kind: lenses[kind] for kind in LENSES if kind in lenses}})
 
-    def judge(self, run: MiningRun) -> None:
+    def judge(self, worker: Worker, _: int) -> None:
         """Joins the readouts, and writes the lenses that were fitted as they are kept."""
-        asked = run.keep(self.readout_pass, lambda: self.readout_pass(run))
-        join_pieces(run.context, asked.steps)
+        asked = planned_pass(worker, self.readout_pass)
+        join_pieces(worker.run.work, asked.steps)
         plain, losses = asked.fall_back(), asked.losses()
         asked.write()
         for kind in self._fits:
-            lens, facts = _read_lens(run.context.work / _work_name(kind))
+            lens, facts = _read_lens(worker.run.work / _work_name(kind))
             said = {
                 "lens": kind,
                 "model": self._atlas.manifest.model.fingerprint,
                 "plan": self._atlas.manifest.plan_hash,
                 "facts": {**facts, "plain_layers": list(plain.get(kind, ()))},
             }
-            write_bytes(run.directory / _path(kind), _write_lens(_with_plain(lens, plain.get(kind, ())), said))
-            run.made.append(run.directory / _path(kind))
-        run.note("readouts", {"plain_layers": plain, "losses": {name: each.tolist() for name, each in losses.items()}})
+            write_bytes(worker.directory / _path(kind), _write_lens(_with_plain(lens, plain.get(kind, ())), said))
+            worker.made.append(worker.directory / _path(kind))
+        worker.note(
+            "readouts", {"plain_layers": plain, "losses": {name: each.tolist() for name, each in losses.items()}}
+        )
 
-    def read_layer(self, run: MiningRun, layer: int) -> None:
+    def read_layer(self, worker: Worker, layer: int) -> None:
         """Writes what the layer's values and keys are through every lens."""
-        kept, moved, values, roles, triggers = run.keep("readings", lambda: self._readers(run))
-        run.write("readings", reading_columns(values, layer, targets_of(run, layer), kept, seed=run.plan.seed), layer)
-        words = input_embeddings(run.model)
-        ridge = RolePass(run.model, None if words is None else moved[layer](words), triggers)
-        run.write("key_readings", key_reading_columns(run, {PLAIN: roles, "ridge": ridge}, layer), layer)
+        kept, moved, values, roles, triggers = worker.keep("readings", lambda: self._readers(worker))
+        worker.write(
+            "readings", reading_columns(values, layer, targets_of(worker, layer), kept, seed=worker.plan.seed), layer
+        )
+        words = input_embeddings(worker.model)
+        ridge = RolePass(worker.model, None if words is None else moved[layer](words), triggers)
+        worker.write("key_readings", key_reading_columns(worker, {PLAIN: roles, "ridge": ridge}, layer), layer)
 
-    def _readers(self, run: MiningRun) -> tuple[dict[str, Lens], Lens, ValuePass, RolePass, KeyTriggers]:
+    def _readers(self, worker: Worker) -> tuple[dict[str, Lens], Lens, ValuePass, RolePass, KeyTriggers]:
         """The lenses, that of the words, and what reads values and keys."""
-        plain = read_note(run.context.work, "readouts")["plain_layers"]
-        lenses = {kind: _with_plain(lens, plain.get(kind, ())) for kind, lens in self.lenses(run).items()}
-        moved, triggers = lenses.pop(WORDS), KeyTriggers(run.model, run.directory, run.plan)
-        roles = RolePass(run.model, input_embeddings(run.model), triggers)
-        return {PLAIN: {}, **lenses}, moved, ValuePass(run.model), roles, triggers
+        plain = worker.run.noted("readouts")["plain_layers"]
+        lenses = {kind: _with_plain(lens, plain.get(kind, ())) for kind, lens in self.lenses(worker.run).items()}
+        moved, triggers = lenses.pop(WORDS), KeyTriggers(worker.model, worker.directory, worker.plan)
+        roles = RolePass(worker.model, input_embeddings(worker.model), triggers)
+        return {PLAIN: {}, **lenses}, moved, ValuePass(worker.model), roles, triggers
 
 
-def train(run: MiningRun, stage: str, take: Callable[[int], None], *, steps: int, state: Mapping[str, Tensor]) -> None:
+def train(worker: Worker, stage: str, take: Callable[[int], None], *, steps: int, state: Mapping[str, Tensor]) -> None:
     """Takes every step that no earlier run has taken; saves `state`, the tensors that steps change in place."""
-    checkpoint, done = run.context.work / f"{stage.replace(' ', '-')}.safetensors", 0
-    if run.record.finds(checkpoint, run.context.progress):
+    checkpoint, done = worker.run.work / f"{stage.replace(' ', '-')}.safetensors", 0
+    if worker.record.finds(checkpoint, worker.progress):
         saved = load_file(checkpoint)
         done = int(saved.pop("done")[0])
         with torch.no_grad():
@@ -333,18 +334,22 @@ def train(run: MiningRun, stage: str, take: Callable[[int], None], *, steps: int
 
     def step(number: int) -> None:
         nonlocal done
-        run.context.progress(stage, number, steps, "steps")
+        worker.progress(stage, number, steps, "steps")
         take(number)
         done = number + 1
 
     def save_state() -> None:
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
         data = save({**tensors, "done": torch.tensor([done])})
-        run.record.add_state(data)
+        worker.record.add_state(data)
         write_bytes(checkpoint, data)
 
-    run_checkpointed(run.context, range(done, steps), step, save_state)
-    run.context.progress(stage, steps, steps, "steps")
+    with Checkpoints(save_state, every=worker.run.checkpoint_every) as checkpoints:
+        for number in range(done, steps):
+            step(number)
+            checkpoints.step_done()
+    save_state()
+    worker.progress(stage, steps, steps, "steps")
 
 
 def _path(kind: str) -> str:

@@ -17,7 +17,6 @@ from torch import Tensor
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import NotFinite
 from mnemoscope.foundation.budget import BUDGET, rows_within
-from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.prefix_pass import PrefixRows, plan_prefixes, read_prefixes
 from mnemoscope.mining.passes.vectors.projector import Columns, Share, join_columns
 from mnemoscope.mining.passes.vectors.roles import RolePass, last_tokens
@@ -27,6 +26,7 @@ from mnemoscope.mining.text.batches import Ints
 from mnemoscope.mining.text.circle import deal, next_in_circle
 from mnemoscope.models.forward.hooks import Block, read_blocks
 from mnemoscope.models.readout.translators import Lens, Translator, translated_scores, translated_values
+from mnemoscope.runs.workers.worker import Worker
 from mnemoscope.tracing import read_scores, top
 
 PLAIN = "plain"
@@ -76,9 +76,9 @@ def _read_values(wanted: tuple[Ints, Ints], share: Share) -> Columns:
     return {name: tensor.cpu().numpy() for name, tensor in names.items()}
 
 
-def key_reading_columns(run: MiningRun, roles: Mapping[str, RolePass], layer: int) -> dict[str, Any]:
+def key_reading_columns(worker: Worker, roles: Mapping[str, RolePass], layer: int) -> dict[str, Any]:
     """The columns of `key_readings` for one layer; `roles` compare keys with the embeddings under each lens."""
-    model, last = run.model, last_tokens(run, layer)
+    model, last = worker.model, last_tokens(worker, layer)
     tables = [each.columns(layer, *last) for each in roles.values()]
     numbers = ("trigger_rank", "triggers_found", "control_rank", "controls_found", "text_rank", "shuffled_rank")
     return {
@@ -93,24 +93,24 @@ def _join(parts: Sequence[Any]) -> Any:
     return np.ma.array(np.concatenate([one.data for one in parts]), mask=np.concatenate([one.mask for one in parts]))
 
 
-def targets_of(run: MiningRun, layer: int) -> Ints:
+def targets_of(worker: Worker, layer: int) -> Ints:
     """The targets `[memory]` of a layer's values in a finished atlas; -1 where there is none."""
-    return np.array(run.read("values", ("memory", "target"), layer).sort("memory")["target"].fill_null(-1), np.int64)
+    return np.array(worker.read("values", ("memory", "target"), layer).sort("memory")["target"].fill_null(-1), np.int64)
 
 
 class ReadoutPass:
-    def __init__(self, run: MiningRun, lenses: Lenses) -> None:
-        self._run, self._model, self._layers, self._lenses = run, run.model, run.plan.layers, lenses
+    def __init__(self, worker: Worker, lenses: Lenses) -> None:
+        self._worker, self._model, self._layers, self._lenses = worker, worker.model, worker.plan.layers, lenses
         names = ("sentence", "position", "next_token", "final_top")
-        sentence, position, self._following, self._final = read_prefixes(run, *names)
-        self._control = self._final[next_in_circle(len(sentence), run.plan.seed, 13)]
+        sentence, position, self._following, self._final = read_prefixes(worker, *names)
+        self._control = self._final[next_in_circle(len(sentence), worker.plan.seed, 13)]
         shape = (len(sentence), len(self._layers), len(lenses))
         self.answers: Answers = {
             **{name: empty_answers(shape, np.int32) for name in _INTEGERS},
             **{name: empty_answers(shape, np.float32) for name in _NUMBERS},
         }
         self.steps = plan_prefixes(
-            run,
+            worker,
             sentence,
             position,
             self.read,
@@ -171,7 +171,7 @@ class ReadoutPass:
             "lens": list(self._lenses) * (count * layers),
             **{name: array.reshape(-1) for name, array in self.answers.items()},
         }
-        self._run.write("readouts", columns)
+        self._worker.write("readouts", columns)
 
     def fall_back(self) -> dict[str, tuple[int, ...]]:
         """By lens the layers at which it is no better than the plain readout; their answers become the plain ones."""

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from mnemoscope.foundation.budget import BUDGET
-from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.prefix_pass import PrefixRows, check_finite, plan_prefixes, read_prefixes
 from mnemoscope.mining.passes.stream_readings import StreamReader
 from mnemoscope.mining.steps import Answers, empty_answers
@@ -22,6 +21,7 @@ from mnemoscope.mining.text.batches import Ints
 from mnemoscope.mining.text.circle import next_in_circle
 from mnemoscope.models.forward.attention import BlockAttention, eager_attention, find_attention, read_attention
 from mnemoscope.models.readout.token_logits import LogitDirections, TokenLogits
+from mnemoscope.runs.workers.worker import Worker
 from mnemoscope.tracing.scoring.logit_parts import LayerStreams, LogitSplitter, StreamParts
 
 SPLIT_LOGITS = ("", "_mean", "_other")
@@ -37,19 +37,19 @@ _OF_ATTENTION = tuple(name for name in ("attention_top", "attention_norm", "atte
 class AttentionPass:
     """Reads what every part adds to the logits at every prefix; needs `prefixes` and `sentences`."""
 
-    def __init__(self, run: MiningRun) -> None:
-        self._run, self._model, self._plan = run, run.model, run.plan
+    def __init__(self, worker: Worker) -> None:
+        self._worker, self._model, self._plan = worker, worker.model, worker.plan
         names = ("sentence", "position", "final_top", "next_token")
-        self._sentence, self._position, self._final, self._next = read_prefixes(run, *names)
+        self._sentence, self._position, self._final, self._next = read_prefixes(worker, *names)
         count = len(self._position)
-        dealt = next_in_circle(count, run.plan.seed, 10)
+        dealt = next_in_circle(count, worker.plan.seed, 10)
         self._other, self._other_next = self._final[dealt], self._next[dealt]
-        every = find_attention(run.model)
-        self._attention = [one if layer in run.plan.layers else BlockAttention() for layer, one in enumerate(every)]
-        self._logits, self._splitter = TokenLogits(run.model), LogitSplitter(run.model, self._attention)
-        self._reader = StreamReader(run.model)
-        self._parallel = [run.model.layer(layer).attention is not None for layer in run.plan.layers]
-        shape = (count, len(run.plan.layers))
+        every = find_attention(worker.model)
+        self._attention = [one if layer in worker.plan.layers else BlockAttention() for layer, one in enumerate(every)]
+        self._logits, self._splitter = TokenLogits(worker.model), LogitSplitter(worker.model, self._attention)
+        self._reader = StreamReader(worker.model)
+        self._parallel = [worker.model.layer(layer).attention is not None for layer in worker.plan.layers]
+        shape = (count, len(worker.plan.layers))
         self.answers: Answers = {
             **{name: empty_answers(shape, np.int32) for name in ("input_top", "attention_top", "ffn_alone_top")},
             **{name: empty_answers(shape, np.float32) for name in ("attention_norm", "ffn_norm", "attended")},
@@ -57,15 +57,15 @@ class AttentionPass:
             **{name: empty_answers(count, np.float32) for name in _OF_PREFIX},
         }
         self.steps = plan_prefixes(
-            run,
+            worker,
             self._sentence,
             self._position,
             self.read,
             self.answers,
             stage="attention",
             weights=BUDGET.weights,
-            readouts=2 * len(run.plan.layers),
-            around=lambda: eager_attention(run.model),
+            readouts=2 * len(worker.plan.layers),
+            around=lambda: eager_attention(worker.model),
         )
 
     def read(self, batch: PrefixRows) -> Answers:
@@ -123,7 +123,7 @@ class AttentionPass:
         return columns
 
     def write(self) -> None:
-        self._run.write("attention", self.columns())
+        self._worker.write("attention", self.columns())
 
     def columns(self) -> dict[str, Any]:
         count, layers = len(self._position), self._plan.layers

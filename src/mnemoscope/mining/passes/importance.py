@@ -16,13 +16,13 @@ from torch import Tensor
 from mnemoscope.attribution.direct_effects import check_head
 from mnemoscope.attribution.gradients import coefficient_gradients
 from mnemoscope.foundation.budget import BUDGET, rows_within
-from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.prefix_pass import PrefixRows, check_finite, plan_prefixes, read_prefixes
 from mnemoscope.mining.steps import Answers, empty_answers, is_unanswered
 from mnemoscope.mining.text.exact_sums import ROWS, add_sums, exact_sum, value_of
 from mnemoscope.mining.text.thread_team import ThreadTeam
 from mnemoscope.models.forward.attention import eager_attention, find_attention, read_attention
 from mnemoscope.models.readout.token_logits import TokenLogits
+from mnemoscope.runs.workers.worker import Worker
 from mnemoscope.tracing import top
 from mnemoscope.tracing.scoring.logit_parts import LogitSplitter, StreamParts
 from mnemoscope.tracing.scoring.memory_effects import MemoryEffects, WrittenValues
@@ -37,26 +37,26 @@ class ImportancePass:
     one matrix, and for a network without a gradient.
     """
 
-    def __init__(self, run: MiningRun) -> None:
-        check_head(run.model)
-        self._run, self._model = run, run.model
-        self._sentence, position, self._final = read_prefixes(run, "sentence", "position", "final_top")
-        self._attention = find_attention(run.model)
-        self._logits, self._splitter = TokenLogits(run.model), LogitSplitter(run.model, self._attention)
-        self._effects = MemoryEffects(run.model)
-        self._firsts = np.concatenate([[0], np.cumsum(run.model.sizes.memories)])
+    def __init__(self, worker: Worker) -> None:
+        check_head(worker.model)
+        self._worker, self._model = worker, worker.model
+        self._sentence, position, self._final = read_prefixes(worker, "sentence", "position", "final_top")
+        self._attention = find_attention(worker.model)
+        self._logits, self._splitter = TokenLogits(worker.model), LogitSplitter(worker.model, self._attention)
+        self._effects = MemoryEffects(worker.model)
+        self._firsts = np.concatenate([[0], np.cumsum(worker.model.sizes.memories)])
         self.answers: Answers = {}
         """Of each piece, in one row: exact sums of sizes, and how often each is among the largest."""
         steps = plan_prefixes(
-            run,
+            worker,
             self._sentence,
             position,
             self.read,
             self.answers,
             stage="importance",
             weights=BUDGET.weights,
-            area=min(run.plan.batch_tokens, BUDGET.gradient_tokens),
-            around=lambda: eager_attention(run.model),
+            area=min(worker.plan.batch_tokens, BUDGET.gradient_tokens),
+            around=lambda: eager_attention(worker.model),
         )
         # A step that runs out of memory is taken again in halves; a team may have added a part of it by then.
         self.steps = replace(steps, team=ThreadTeam(1))
@@ -114,9 +114,9 @@ class ImportancePass:
         empty = torch.zeros(ROWS, len(KINDS), memories, dtype=torch.int64)
         means = value_of(reduce(add_sums, map(torch.from_numpy, self.answers["sums"]), empty)).numpy() / max(1, count)
         among = self.answers["among"].sum(0) / max(1, count)
-        for layer in self._run.plan.layers:
+        for layer in self._worker.plan.layers:
             places = np.arange(*self._firsts[layer : layer + 2]) if count else np.arange(0)
             columns = {"memory": places - self._firsts[layer], "prefixes": np.full(len(places), count)}
             for number, kind in enumerate(KINDS):
                 columns |= {kind: means[number, places], f"{kind}_among_{LARGEST}": among[number, places]}
-            self._run.write("importance", columns, layer)
+            self._worker.write("importance", columns, layer)

@@ -18,12 +18,12 @@ from mnemoscope.corpus.tokenized.document_sample import DocumentSample, SampledD
 from mnemoscope.errors import CorpusNotFound, NotFinite
 from mnemoscope.foundation.budget import BUDGET, rows_within
 from mnemoscope.foundation.memory_names import MEMORISED_GIVEN, MEMORISED_TOKENS
-from mnemoscope.mining.mining_run import MiningRun, read_note
 from mnemoscope.mining.passes.prefix_pass import plan_rows
-from mnemoscope.mining.run_folder import encoder_of, open_text
 from mnemoscope.mining.steps import Answers, empty_answers
 from mnemoscope.models.forward.batches import pad
 from mnemoscope.models.forward.hooks import read_final
+from mnemoscope.runs.texts import encoder_of, open_text
+from mnemoscope.runs.workers.worker import Worker
 from mnemoscope.tracing import rank_of
 
 DRAWING = "memorised documents"
@@ -35,10 +35,10 @@ DOCUMENTS = 2_000
 class MemorisedPass:
     """The forwards of the beginnings of the documents drawn."""
 
-    def __init__(self, run: MiningRun) -> None:
-        self._run, model = run, run.model
+    def __init__(self, worker: Worker) -> None:
+        self._worker, model = worker, worker.model
         self._model = model
-        documents = [SampledDocument(**one) for one in read_note(run.context.work, DRAWING)["documents"]]
+        documents = [SampledDocument(**one) for one in worker.run.noted(DRAWING)["documents"]]
         self.documents = documents
         self._tokens = np.array([one.tokens for one in documents], np.int64).reshape(-1, MEMORISED_TOKENS)
         self.answers: Answers = {
@@ -46,7 +46,7 @@ class MemorisedPass:
             "loss": empty_answers(len(documents), np.float64),
         }
         lengths = np.full(len(documents), model.reading.columns(MEMORISED_TOKENS))
-        self.steps = plan_rows(run, self.take, lengths, self.answers, stage="memorised", unit="documents")
+        self.steps = plan_rows(worker, self.take, lengths, self.answers, stage="memorised", unit="documents")
 
     def take(self, items: slice) -> None:
         ids = pad(list(self._tokens[items]), self._model)
@@ -79,19 +79,19 @@ class MemorisedPass:
             "sentences": [one.sentences for one in self.documents],
             "inside": [one.inside for one in self.documents],
         }
-        self._run.write("memorised", columns | self.answers)
+        self._worker.write("memorised", columns | self.answers)
 
 
-def draw_documents(run: MiningRun) -> None:
+def draw_documents(worker: Worker, _: int) -> None:
     """Reads the text again and notes the documents drawn; none for a model with a shorter context. Raises
     CorpusNotFound if the text has moved, PlanDiffers for another text, and what reading a text raises.
     """
-    documents = find_documents(run) if run.model.longest >= MEMORISED_TOKENS else []
-    run.note(DRAWING, {"documents": [asdict(one) for one in documents]})
+    documents = find_documents(worker) if worker.model.longest >= MEMORISED_TOKENS else []
+    worker.note(DRAWING, {"documents": [asdict(one) for one in documents]})
 
 
-def find_documents(run: MiningRun) -> list[SampledDocument]:
-    directory, plan = run.directory, run.plan
+def find_documents(worker: Worker) -> list[SampledDocument]:
+    directory, plan = worker.directory, worker.plan
     try:
         source = open_text(mined_from(directory)["corpus"], plan).with_sample(plan.sample, plan.seed)
     except CorpusNotFound as error:
@@ -100,7 +100,7 @@ def find_documents(run: MiningRun) -> list[SampledDocument]:
         ) from None
     counts = open_atlas(directory).manifest.corpus.counts
     own_validation = plan.validation is not None or not counts["held_out_documents"]
-    encoder, _, render = encoder_of(run.model, plan)
+    encoder, _, render = encoder_of(worker.model, plan)
     paths = sorted((directory / "sentences").glob("part-*.parquet"))
     stored = pl.read_parquet(paths, columns=["sentence", "document", "text", "held_out"], glob=False)
     sample = DocumentSample(
@@ -117,5 +117,5 @@ def find_documents(run: MiningRun) -> list[SampledDocument]:
     return sample.draw(
         source,
         stored.filter(~pl.col("held_out")).drop("held_out"),
-        tell=lambda: run.context.progress("reading text", source.meter.done, source.size, "bytes"),
+        tell=lambda: worker.progress("reading text", source.meter.done, source.size, "bytes"),
     )

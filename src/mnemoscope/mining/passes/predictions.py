@@ -15,12 +15,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.literal_readings import LiteralReader
 from mnemoscope.mining.passes.prefix_pass import Prefixes, PrefixRows, check_finite, plan_prefixes
 from mnemoscope.mining.passes.stream_readings import StreamReader, Streams
 from mnemoscope.mining.steps import Answers, empty_answers
 from mnemoscope.models.forward.hooks import Block
+from mnemoscope.runs.workers.worker import Worker
 from mnemoscope.tracing.scoring.scores import activity_of, votes_in
 
 _INTEGERS = (
@@ -69,24 +69,27 @@ class Votes:
 class PredictionPass:
     """Reads every block's streams and votes at every prefix; needs `values` of all mined layers."""
 
-    def __init__(self, run: MiningRun) -> None:
-        self._run, self._model, self._layers = run, run.model, run.plan.layers
-        self._prefixes = prefixes = Prefixes.of(run)
+    def __init__(self, worker: Worker) -> None:
+        self._worker, self._model, self._layers = worker, worker.model, worker.plan.layers
+        self._prefixes = prefixes = Prefixes.of(worker)
         self._votes = {
-            layer: Votes.of(run.path("values", layer), device=run.model.devices[layer]) for layer in run.plan.layers
+            layer: Votes.of(worker.path("values", layer), device=worker.model.devices[layer])
+            for layer in worker.plan.layers
         }
-        self._reader = StreamReader(run.model)
-        tops = {layer: run.read("values", ("literal_top",), layer)["literal_top"].to_torch() for layer in self._layers}
-        self._literal = LiteralReader(run.model, tops)
-        shape = (len(prefixes.position), len(run.plan.layers))
-        integers = (*_INTEGERS, ROUTED) if run.model.numberings else _INTEGERS
+        self._reader = StreamReader(worker.model)
+        tops = {
+            layer: worker.read("values", ("literal_top",), layer)["literal_top"].to_torch() for layer in self._layers
+        }
+        self._literal = LiteralReader(worker.model, tops)
+        shape = (len(prefixes.position), len(worker.plan.layers))
+        integers = (*_INTEGERS, ROUTED) if worker.model.numberings else _INTEGERS
         self._answers = {
             **{name: empty_answers(shape, np.int32) for name in integers},
             **{name: empty_answers(shape, np.float32) for name in _NUMBERS},
             **{name: empty_answers(shape[0], np.int32) for name in _OF_PREFIXES},
         }
         self.steps = plan_prefixes(
-            run,
+            worker,
             prefixes.sentence,
             prefixes.position,
             self._read,
@@ -145,6 +148,6 @@ class PredictionPass:
             "layer": np.tile(np.array(layers, np.int16), len(numbers)),
             **{name: array.reshape(-1) for name, array in answers.items()},
         }
-        self._run.write("predictions", predictions)
-        self._run.write("prefixes", listed)
-        return {"prefixes_asked": self._run.plan.prefixes, "prefixes": len(numbers)}
+        self._worker.write("predictions", predictions)
+        self._worker.write("prefixes", listed)
+        return {"prefixes_asked": self._worker.plan.prefixes, "prefixes": len(numbers)}

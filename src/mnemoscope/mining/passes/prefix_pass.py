@@ -6,9 +6,9 @@ and puts what a pass reads off each forward (`read`) at the rows' places among t
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Literal, Protocol, Self, TypeVar
 
 import numpy as np
 import polars as pl
@@ -22,13 +22,15 @@ from mnemoscope.corpus import TokenizedCorpus
 from mnemoscope.errors import AtlasDamaged, NotFinite
 from mnemoscope.foundation.budget import BUDGET
 from mnemoscope.foundation.reading import Reading
-from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.steps import Answers, PlannedSteps, join_pieces, read_saved, run_piece
 from mnemoscope.mining.text.batches import Ints, even_parts
 from mnemoscope.mining.text.thread_team import ThreadTeam
+from mnemoscope.mining.text.trigger_table import sentences_of
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.forward.batches import pack, pad, sides
 from mnemoscope.models.forward.hooks import Block, read_blocks, read_final
+from mnemoscope.runs.stages import Stage
+from mnemoscope.runs.workers.worker import Worker
 
 PREFIXES = "prefixes.safetensors"
 """The list of prefixes: of a run in its work folder, of a finished part in its `state/`."""
@@ -43,14 +45,14 @@ class Prefixes:
     position: Ints
     next_token: Ints
 
-    def save(self, run: MiningRun) -> None:
+    def save(self, worker: Worker) -> None:
         """Writes the list to the work folder."""
-        run.save(PREFIXES, save(vars(self)))
+        worker.save(PREFIXES, save(vars(self)))
 
     @classmethod
-    def of(cls, run: MiningRun) -> Self:
+    def of(cls, worker: Worker) -> Self:
         """The list in the work folder."""
-        return cls(**read_saved(run.context.work / PREFIXES, "the list of prefixes"))
+        return cls(**read_saved(worker.run.work / PREFIXES, "the list of prefixes"))
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -91,7 +93,8 @@ class PlannedPass(Protocol):
         ...
 
 
-PassKind = Callable[[MiningRun], PlannedPass]
+PassKind = Callable[[Worker], PlannedPass]
+Planned = TypeVar("Planned", bound=PlannedPass)
 
 
 @dataclass(frozen=True)
@@ -124,14 +127,14 @@ def run_blocks(model: LanguageModel, ids: Tensor, keep: Callable[[int, Block], N
     return final[0]
 
 
-def read_prefixes(run: MiningRun, *names: str) -> list[Ints]:
+def read_prefixes(worker: Worker, *names: str) -> list[Ints]:
     """These columns of the table `prefixes`, in order of prefix."""
-    listed = pl.read_parquet(run.path("prefixes"), columns=["prefix", *names], glob=False).sort("prefix")
+    listed = pl.read_parquet(worker.path("prefixes"), columns=["prefix", *names], glob=False).sort("prefix")
     return [listed[name].cast(pl.Int64).to_numpy() for name in names]
 
 
 def plan_prefixes(
-    run: MiningRun,
+    worker: Worker,
     sentence: Ints,
     position: Ints,
     read: Callable[[PrefixRows], Answers],
@@ -150,10 +153,10 @@ def plan_prefixes(
     exist at a time: they grow with the square of a prefix's length. A forward has at most `area` tokens, or the plan's
     number.
     """
-    model, sentences = run.model, run.sentences
+    model, sentences = worker.model, sentences_of(worker)
     order = np.argsort(position, kind="stable")
     lengths = model.reading.columns(model.reading.context_length(position[order]))
-    cuts = cut_prefixes(lengths, area=area or run.plan.batch_tokens, weights=weights, apart=sides(model, lengths))
+    cuts = cut_prefixes(lengths, area=area or worker.plan.batch_tokens, weights=weights, apart=sides(model, lengths))
 
     def step(items: slice) -> None:
         prefixes = order[items]
@@ -181,7 +184,7 @@ def check_finite(values: NDArray[Any], sentences: Ints, what: str, layers: Seque
 
 
 def plan_rows(
-    run: MiningRun,
+    worker: Worker,
     step: Callable[[slice], None],
     lengths: Ints,
     answers: Answers,
@@ -197,7 +200,7 @@ def plan_rows(
     boundary of the model, and of at most `area` tokens, or the plan's number. A row is run so many `forwards` times
     (None: once).
     """
-    model, area = run.model, area or run.plan.batch_tokens
+    model, area = worker.model, area or worker.plan.batch_tokens
     cuts = pack(lengths, area=area, rows=area, apart=parts * (1 + len(model.boundaries)) + sides(model, lengths))
     work = lengths if forwards is None else lengths * forwards
     tokens = [(cut.stop - cut.start) * int(work[cut].max()) for cut in cuts]
@@ -214,17 +217,34 @@ def cut_prefixes(lengths: Ints, *, area: int, weights: int | None = None, apart:
     return cuts
 
 
-def planned_pass(run: MiningRun, kind: PassKind) -> PlannedPass:
-    return run.keep(kind, lambda: kind(run))
+def planned_pass(worker: Worker, kind: Callable[[Worker], Planned]) -> Planned:
+    return worker.keep(kind, lambda: kind(worker))
 
 
-def ask(run: MiningRun, kind: PassKind, piece: int) -> None:
+def ask(worker: Worker, kind: PassKind, piece: int) -> None:
     """Answers one piece of a pass."""
-    run.made.append(run_piece(run.context, planned_pass(run, kind).steps, piece))
+    steps = planned_pass(worker, kind).steps
+    worker.made.append(run_piece(worker.run.work, steps, piece, progress=worker.progress))
 
 
-def answer(run: MiningRun, kind: PassKind, stage: str) -> None:
+def answer(worker: Worker, kind: PassKind, stage: str) -> None:
     """Joins the pieces' answers, writes the tables, notes facts for the manifest. Raises MiningError, StoreFailed."""
-    asked = planned_pass(run, kind)
-    halved = join_pieces(run.context, asked.steps)
-    run.note(stage, {**(asked.write() or {}), "halved": halved})
+    asked = planned_pass(worker, kind)
+    halved = join_pieces(worker.run.work, asked.steps)
+    worker.note(stage, {**(asked.write() or {}), "halved": halved})
+
+
+def pass_stages(
+    name: str, kind: PassKind, *, table: str | None = None, mined: Literal["always", "asked", "never"] = "always"
+) -> tuple[Stage, Stage]:
+    """The two stages of a planned pass: its pieces, and joining them."""
+
+    def count(worker: Worker) -> int:
+        return len(planned_pass(worker, kind).steps.pieces)
+
+    join = f"{name} together"
+    pieces = Stage(name, "piece", lambda worker, piece: ask(worker, kind, piece), table, mined=mined)
+    return (
+        replace(pieces, count_pieces=count, joined=join),
+        Stage(join, "run", lambda worker, _: answer(worker, kind, name), table, mined=mined),
+    )

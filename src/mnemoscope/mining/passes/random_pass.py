@@ -1,32 +1,53 @@
 """Draws firings of every memory at random for a finished atlas, in one more reading of its text. Makes `random`."""
 
-from dataclasses import replace
+from functools import partial
 
-from mnemoscope.atlas.folder import remove_work
-from mnemoscope.mining.mining_run import MiningRun
+from mnemoscope.atlas.manifest import mined_from
+from mnemoscope.errors import PlanDiffers
 from mnemoscope.mining.passes.text_tables import write_layer_random, write_random_sentences
-from mnemoscope.mining.run_folder import prepare_again
-from mnemoscope.mining.steps import CHECKPOINT
-from mnemoscope.mining.text.state import MiningState, StateShape
-from mnemoscope.mining.text_pass import read_text
+from mnemoscope.mining.text_pass import TextWork, collect_states, layer_state
+from mnemoscope.models import LanguageModel
+from mnemoscope.runs.run import Run
+from mnemoscope.runs.stages import Stage
+from mnemoscope.runs.texts import open_texts, prepare_texts
+from mnemoscope.runs.workers.worker import Worker
+
+_READING = "random text"
 
 
-def make_random(run: MiningRun) -> None:
-    """Reads what no earlier run has read, and writes the tables; the text is left only where mining kept it. Raises
-    what reading a text raises, PlanDiffers for another text, Interrupted, StoreFailed.
+def prepare_again(run: Run, model: LanguageModel) -> None:
+    """Tokenizes the text of a finished atlas again in the work folder. Raises what reading a text raises, PlanDiffers
+    for another text.
     """
-    context, model, plan = run.context, run.model, run.plan
-    copy = prepare_again(context, model, plan, run.texts)
-    path = read_text(context, model, copy, plan, share=None, random_alone=True)
+    names = {**mined_from(run.directory), **run.texts}
+    validation = names["validation"] if run.plan.validation else None
+    texts = open_texts(run.directory, names["corpus"], validation, run.plan)
+    every, progress = run.checkpoint_every, run.progress
+    run.copy = prepare_texts(texts, run.directory, model, run.plan, every=every, progress=progress)
+    if run.copy.fingerprint != run.plan.corpus_fingerprint:
+        raise PlanDiffers(
+            f"{texts['corpus'].spec} is not the text that {run.directory} was mined from; restore it, or say with"
+            " --text where it lies now"
+        )
+    run.plan_batches(model)
 
-    def load(layer: int) -> MiningState:
-        state = MiningState(StateShape.of(model, keep=plan.triggers, layers=[layer], random=plan.seed, alone=True))
-        state.load(path, plan=plan.hash())
-        return state
 
-    write_random_sentences(replace(run, copy=copy), [load(layer).drawn_sentences() for layer in plan.layers])
-    copy.release()
-    for layer in plan.layers:
-        write_layer_random(run, load(layer), layer)
-    if not (context.work / CHECKPOINT).is_file():
-        remove_work(context.directory)
+def write_random(worker: Worker, _: int) -> None:
+    load, layers = partial(layer_state, worker, random_alone=True), worker.plan.layers
+    write_random_sentences(worker, [load(layer).drawn_sentences() for layer in layers])
+    worker.copy.release()
+    for layer in layers:
+        write_layer_random(worker, load(layer), layer)
+
+
+RANDOM_STAGES = (
+    Stage(
+        _READING,
+        "text",
+        lambda worker, _: TextWork(worker, _READING, random_alone=True).run(),
+        "random",
+        mined="never",
+        collect=partial(collect_states, stage=_READING),
+    ),
+    Stage("random", "run", write_random, "random", mined="never"),
+)

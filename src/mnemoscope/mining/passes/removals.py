@@ -22,16 +22,15 @@ from torch import Tensor
 from mnemoscope.atlas.experts import Numberings, counted_through
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import NotFinite
-from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.prefix_pass import plan_rows
-from mnemoscope.mining.plan.mining_plan import MiningPlan
-from mnemoscope.mining.plan.removal_cost import TRIGGERS_ASKED
 from mnemoscope.mining.steps import empty_answers
 from mnemoscope.mining.text.batches import Ints
-from mnemoscope.mining.text.trigger_table import NamedSentences
+from mnemoscope.mining.text.trigger_table import NamedSentences, sentences_of
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.forward.batches import pad, sides
 from mnemoscope.models.forward.hooks import read_coefficients
+from mnemoscope.runs.plan import TRIGGERS_ASKED, MiningPlan
+from mnemoscope.runs.workers.worker import Worker
 
 WHOLE = -1
 """In place of a removed token: the whole sentence."""
@@ -114,10 +113,10 @@ def choose_triggers(
 class RemovalPass:
     """The runs that answer for all triggers; needs `triggers` and `sentences`."""
 
-    def __init__(self, run: MiningRun) -> None:
-        self._run, model, plan = run, run.model, run.plan
+    def __init__(self, worker: Worker) -> None:
+        self._worker, model, plan = worker, worker.model, worker.plan
         first = model.reading.first
-        triggers, self._left_out = choose_triggers(run.directory, plan, first=first, numberings=model.numberings)
+        triggers, self._left_out = choose_triggers(worker.directory, plan, first=first, numberings=model.numberings)
         fired = triggers.select("layer", "memory", "sentence", "position").iter_rows()
         drawn = [random_position(plan.seed, *place) for place in fired]
         dropped = {"first": pl.lit(0), "last": pl.col("position"), "random": pl.lit(pl.Series(drawn, dtype=pl.Int64))}
@@ -129,10 +128,10 @@ class RemovalPass:
         # Dropping the last token leaves the beginning of the sentence as it stands.
         gap = pl.when(pl.col("removed_position") < pl.col("position")).then("removed_position").otherwise(WHOLE)
         places = self.requests.select("layer", "memory", "sentence", "position", gap=gap)
-        self._runs = ShortenedRuns(places, model, run.sentences)
+        self._runs = ShortenedRuns(places, model, sentences_of(worker))
         self._answers = {"removed_coefficient": empty_answers(len(self.requests), np.float32)}
         self.steps = plan_rows(
-            run,
+            worker,
             lambda items: self._runs.take(items, self._answer),
             self._runs.lengths,
             self._answers,
@@ -142,7 +141,7 @@ class RemovalPass:
         )
 
     def _answer(self, layer: int, asked: dict[str, Ints], coefficients: Tensor) -> None:
-        places = (asked["run"], self._run.model.reading.columns(asked["position"] - 1), asked["memory"])
+        places = (asked["run"], self._worker.model.reading.columns(asked["position"] - 1), asked["memory"])
         removed = coefficients[tuple(map(torch.from_numpy, places))].float().cpu().numpy()
         if not np.isfinite(removed).all():
             raise NotFinite(
@@ -153,5 +152,5 @@ class RemovalPass:
     def write(self) -> Mapping[str, Any]:
         """Writes `removals`, sorted by layer, memory, rank."""
         table = self.requests.drop("sentence").with_columns(sign=pl.lit(1))
-        self._run.write("removals", {column.name: column.to_numpy() for column in table} | self._answers)
-        return {"removals_per_layer": self._run.plan.removals, "removals_excluded": self._left_out}
+        self._worker.write("removals", {column.name: column.to_numpy() for column in table} | self._answers)
+        return {"removals_per_layer": self._worker.plan.removals, "removals_excluded": self._left_out}

@@ -10,24 +10,24 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.prefix_pass import Prefixes, PrefixRows, check_finite, plan_prefixes
 from mnemoscope.mining.steps import Answers, empty_answers
 from mnemoscope.models.forward.hooks import Block
+from mnemoscope.runs.workers.worker import Worker
 from mnemoscope.tracing.scoring.scores import own_norm_scales
 
 
 class ScalePass:
     """Reads the scale of every layer, and of every branch of a layer that has several, at every prefix."""
 
-    def __init__(self, run: MiningRun) -> None:
-        self._model, self._layers = run.model, run.plan.layers
-        self._prefixes = prefixes = Prefixes.of(run)
-        self._branches = [len(run.model.layer(layer).ffn.branches) for layer in run.plan.layers]
+    def __init__(self, worker: Worker) -> None:
+        self._model, self._layers = worker.model, worker.plan.layers
+        self._prefixes = prefixes = Prefixes.of(worker)
+        self._branches = [len(worker.model.layer(layer).ffn.branches) for layer in worker.plan.layers]
         self._ways = max(1, *self._branches)
         self._scale = empty_answers((len(prefixes.position), len(self._layers), self._ways), np.float32)
         self.steps = plan_prefixes(
-            run, prefixes.sentence, prefixes.position, self._read, {"scale": self._scale}, stage="scales"
+            worker, prefixes.sentence, prefixes.position, self._read, {"scale": self._scale}, stage="scales"
         )
 
     def _read(self, batch: PrefixRows) -> Answers:

@@ -16,108 +16,112 @@ from mnemoscope.atlas.manifest import STATE
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.store import write_sentences
 from mnemoscope.corpus import TokenizedCorpus
-from mnemoscope.errors import MiningError, PartsDiffer
+from mnemoscope.errors import PartsDiffer
 from mnemoscope.foundation.files import copy_file
-from mnemoscope.mining.mining_run import MiningRun, columns_of
 from mnemoscope.mining.passes.prefix_pass import PREFIXES, Prefixes
 from mnemoscope.mining.text.batch_loader import background_table, sentence_rows, token_table
 from mnemoscope.mining.text.batches import Ints
 from mnemoscope.mining.text.state import MiningState
-from mnemoscope.mining.text.trigger_table import NamedSentences, layer_random, layer_triggers
+from mnemoscope.mining.text.trigger_table import NamedSentences, layer_random, layer_triggers, sentences_of
+from mnemoscope.mining.text_pass import layer_state
+from mnemoscope.runs.workers.worker import Worker
 
 SHARED = ("vocabulary", "tokens", "background")
 """Tables that the parts of one plan have in common."""
 
 
-def write_text_tables(run: MiningRun) -> None:
+def write_text_tables(worker: Worker, _: int) -> None:
     """Writes vocabulary, tokens, background, the sentences that tables name, those that only random firings name, if
     they are drawn, routing, and the list of prefixes; releases the tokenized text.
     """
     sentences: list[Ints] = []
     drawn: list[Ints] = []
     routing: list[Mapping[str, NDArray[Any]]] = []
-    for layer in run.plan.layers:
-        state = run.layer_state(layer)
+    for layer in worker.plan.layers:
+        state = layer_state(worker, layer)
         sentences.append(state.named_sentences())
         drawn.append(state.drawn_sentences())
         routing += [counted.columns(layer) for counted in state.routing.values()]
     named = np.unique(np.concatenate(sentences))
-    if run.copy is not None:
-        _write_tables(run, run.copy, named)
-    elif run.parts:
-        _copy_tables(run, run.parts, named)
+    if worker.run.parts:
+        _copy_tables(worker, worker.run.parts, named)
     else:
-        raise MiningError("the text tables are made of the tokenized text, which was not given")
-    if run.plan.random:
-        write_random_sentences(run, drawn)
-    if run.copy is not None:
-        run.copy.release()
+        _write_tables(worker, worker.copy, named)
+    if worker.plan.random:
+        write_random_sentences(worker, drawn)
+    if not worker.run.parts:
+        worker.copy.release()
     if routing:
-        run.write("routing", {name: np.concatenate([table[name] for table in routing]) for name in routing[0]})
-    run.note("text", {"halved": state.halved, "equality": state.equality()})
+        worker.write("routing", {name: np.concatenate([table[name] for table in routing]) for name in routing[0]})
+    worker.note("text", {"halved": state.halved, "equality": state.equality()})
 
 
-def write_layer_tables(run: MiningRun, layer: int) -> None:
+def write_layer_tables(worker: Worker, layer: int) -> None:
     """Writes `triggers` and `activity` of one layer; needs `sentences`."""
-    state, numberings = run.layer_state(layer), run.model.numberings
-    triggers = columns_of(layer_triggers(state, layer, run.sentences, run.model.reading).to_arrow())
+    state, numberings = layer_state(worker, layer), worker.model.numberings
+    triggers = columns_of(layer_triggers(state, layer, sentences_of(worker), worker.model.reading).to_arrow())
     activity = state.activity[layer].columns()
     if numberings:
         routing = state.routing.get(layer)
         prefixes = activity["prefixes"]
         triggers.setdefault("router_weight", pa.nulls(len(triggers["memory"]), pa.float32()))
         activity["all_prefixes"] = prefixes if routing is None else np.full_like(prefixes, int(routing.positions))
-    run.write("triggers", triggers, layer)
-    run.write("activity", activity, layer)
-    if run.plan.random:
-        write_layer_random(run, state, layer)
+    worker.write("triggers", triggers, layer)
+    worker.write("activity", activity, layer)
+    if worker.plan.random:
+        write_layer_random(worker, state, layer)
 
 
-def write_random_sentences(run: MiningRun, drawn: Sequence[Ints]) -> None:
+def write_random_sentences(worker: Worker, drawn: Sequence[Ints]) -> None:
     """Writes the sentences `drawn` that `sentences` lacks."""
-    there = [pq.read_table(path, columns=["sentence"]) for path in _sentence_files(run.directory, "sentences")]
+    there = [pq.read_table(path, columns=["sentence"]) for path in _sentence_files(worker.directory, "sentences")]
     lacking = np.setdiff1d(np.concatenate(drawn), pa.concat_tables(there)["sentence"].to_numpy())
-    pieces = _sentences(run.parts, lacking) if run.copy is None else sentence_rows(run.copy, lacking)
+    parts = worker.run.parts
+    pieces = _sentences(parts, lacking) if parts else sentence_rows(worker.copy, lacking)
     columns = TABLES["random_sentences"].columns
     tables = [one if isinstance(one, pa.Table) else pa.table(one, schema=columns) for one in pieces]
-    run.write("random_sentences", columns_of(pa.concat_tables([columns.empty_table(), *tables]).combine_chunks()))
+    worker.write("random_sentences", columns_of(pa.concat_tables([columns.empty_table(), *tables]).combine_chunks()))
 
 
-def write_layer_random(run: MiningRun, state: MiningState, layer: int) -> None:
+def write_layer_random(worker: Worker, state: MiningState, layer: int) -> None:
     """Writes `random` of one layer; needs `sentences` and `random_sentences`."""
-    sentences = run.keep(NamedSentences, lambda: NamedSentences(run.directory, random=True))
-    rows = columns_of(layer_random(state, layer, sentences, run.model.reading).to_arrow())
-    if run.model.numberings:
+    sentences = worker.keep(NamedSentences, lambda: NamedSentences(worker.directory, random=True))
+    rows = columns_of(layer_random(state, layer, sentences, worker.model.reading).to_arrow())
+    if worker.model.numberings:
         rows.setdefault("router_weight", pa.nulls(len(rows["memory"]), pa.float32()))
-    run.write("random", rows, layer)
+    worker.write("random", rows, layer)
 
 
-def _write_tables(run: MiningRun, copy: TokenizedCorpus, named: Ints) -> None:
-    text, raw = run.model.vocabulary()
-    prefixes = Prefixes.choose(copy, count=run.plan.prefixes, seed=run.plan.seed, reading=run.model.reading)
-    background = background_table(copy, run.plan, run.model.reading)
-    run.write("vocabulary", {"token": np.arange(len(text), dtype=np.int32), "text": text, "bytes": raw})
-    run.write("tokens", token_table(copy, run.model.sizes.vocabulary))
-    run.write("background", background)
+def columns_of(rows: pa.Table) -> dict[str, Any]:
+    return dict(zip(rows.column_names, rows.columns, strict=True))
+
+
+def _write_tables(worker: Worker, copy: TokenizedCorpus, named: Ints) -> None:
+    text, raw = worker.model.vocabulary()
+    prefixes = Prefixes.choose(copy, count=worker.plan.prefixes, seed=worker.plan.seed, reading=worker.model.reading)
+    background = background_table(copy, worker.plan, worker.model.reading)
+    worker.write("vocabulary", {"token": np.arange(len(text), dtype=np.int32), "text": text, "bytes": raw})
+    worker.write("tokens", token_table(copy, worker.model.sizes.vocabulary))
+    worker.write("background", background)
     named = np.union1d(named, np.concatenate([background["sentence"], prefixes.sentence]))
-    _write_sentences(run, sentence_rows(copy, named))
-    prefixes.save(run)
+    _write_sentences(worker, sentence_rows(copy, named))
+    prefixes.save(worker)
 
 
-def _copy_tables(run: MiningRun, parts: Sequence[Path], named: Ints) -> None:
+def _copy_tables(worker: Worker, parts: Sequence[Path], named: Ints) -> None:
     for name in SHARED:
-        copy_file(parts[0] / TABLES[name].path(), run.path(name))
-        run.made.append(run.path(name))
+        copy_file(parts[0] / TABLES[name].path(), worker.path(name))
+        worker.made.append(worker.path(name))
     prefixes = Prefixes.load(parts[0] / STATE / PREFIXES)
-    prefixes.save(run)
-    background = pq.read_table(run.path("background"))["sentence"].to_numpy()
+    prefixes.save(worker)
+    background = pq.read_table(worker.path("background"))["sentence"].to_numpy()
     named = np.union1d(named, np.concatenate([background, prefixes.sentence]))
-    _write_sentences(run, _sentences(parts, named))
+    _write_sentences(worker, _sentences(parts, named))
 
 
-def _write_sentences(run: MiningRun, rows: Iterable[Mapping[str, Any] | pa.Table]) -> None:
-    parts = write_sentences(run.directory, rows, provenance=run.provenance)
-    run.made += [run.path("sentences", part) for part in range(parts)]
+def _write_sentences(worker: Worker, rows: Iterable[Mapping[str, Any] | pa.Table]) -> None:
+    parts = write_sentences(worker.directory, rows, provenance=worker.run.provenance)
+    worker.made += [worker.path("sentences", part) for part in range(parts)]
 
 
 def _sentences(parts: Sequence[Path], named: Ints) -> Iterator[pa.Table]:

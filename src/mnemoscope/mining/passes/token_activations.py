@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from mnemoscope.errors import NotFinite
-from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.prefix_pass import plan_rows
 from mnemoscope.mining.passes.removals import WHOLE, ShortenedRuns
 from mnemoscope.mining.steps import empty_answers
 from mnemoscope.mining.text.batches import Ints
+from mnemoscope.mining.text.trigger_table import sentences_of
+from mnemoscope.runs.workers.worker import Worker
 
 BEST = 10
 """Different prefixes of each memory and sign."""
@@ -26,14 +27,14 @@ _NUMBERED = 128
 class TokenActivationPass:
     """Reads whole sentences; needs `triggers` and `sentences`."""
 
-    def __init__(self, run: MiningRun) -> None:
-        self._run, sentences = run, run.sentences
+    def __init__(self, worker: Worker) -> None:
+        self._worker, sentences = worker, sentences_of(worker)
         columns = {"memory": pl.Int32, "sign": pl.Int8, "rank": pl.Int8, "sentence": pl.Int64}
         kinds = [pl.col(name).cast(kind) for name, kind in columns.items()]
         asked = []
-        for layer in run.plan.layers:
+        for layer in worker.plan.layers:
             # The first triggers of the best different prefixes, in the table's order.
-            triggers = run.read("triggers", [*columns, "prefix_group"], layer)
+            triggers = worker.read("triggers", [*columns, "prefix_group"], layer)
             triggers = triggers.filter(pl.col("rank") == pl.col("prefix_group"), pl.col("rank") < _NUMBERED)
             best = triggers.group_by("memory", "sign", maintain_order=True).head(BEST)
             asked.append(best.select(pl.lit(layer).alias("layer"), *kinds))
@@ -42,11 +43,11 @@ class TokenActivationPass:
         self._ends = np.cumsum(lengths)
         begin, length = self._ends - lengths, pl.Series("position", lengths)
         requests = self.asked.select("layer", "memory", "sentence", length, gap=WHOLE, begin=pl.Series(begin))
-        self._runs = ShortenedRuns(requests, run.model, sentences)
+        self._runs = ShortenedRuns(requests, worker.model, sentences)
         self._answers = {"coefficients": empty_answers(int(lengths.sum()), np.float32)}
         """Of every request one after the other, at every token of its sentence."""
         self.steps = plan_rows(
-            run,
+            worker,
             self.take,
             self._runs.lengths,
             self._answers,
@@ -61,7 +62,7 @@ class TokenActivationPass:
 
     def _answer(self, layer: int, asked: dict[str, Ints], coefficients: Tensor) -> None:
         row, memory = (torch.from_numpy(asked[name]).to(coefficients.device) for name in ("run", "memory"))
-        activations = coefficients[row, self._run.model.reading.offset :, memory].float().cpu().numpy()
+        activations = coefficients[row, self._worker.model.reading.offset :, memory].float().cpu().numpy()
         position = np.arange(activations.shape[1])[None]
         inside = position < asked["position"][:, None]
         if not np.isfinite(activations[inside]).all():
@@ -71,7 +72,7 @@ class TokenActivationPass:
     def write(self) -> None:
         ends = np.concatenate([[0], self._ends])
         first = 0
-        for layer in self._run.plan.layers:
+        for layer in self._worker.plan.layers:
             rows = self.asked.filter(pl.col("layer") == layer)
             edges = ends[first : first + len(rows) + 1]
             first += len(rows)
@@ -84,4 +85,4 @@ class TokenActivationPass:
             halves = pa.array((coefficients / np.repeat(scale, np.diff(edges))).astype(np.float16))
             columns = {name: rows[name].to_numpy() for name in ("memory", "sign", "rank")}
             columns["coefficients"] = pa.ListArray.from_arrays(pa.array(starts.astype(np.int32)), halves)
-            self._run.write("token_activations", columns | {"scale": scale}, layer)
+            self._worker.write("token_activations", columns | {"scale": scale}, layer)

@@ -22,15 +22,16 @@ from mnemoscope.atlas.features import mean_magnitude
 from mnemoscope.errors import NotFinite
 from mnemoscope.foundation.budget import BUDGET, rows_within
 from mnemoscope.foundation.memory_names import ABLATED_PARTS, EXIT_THRESHOLDS
-from mnemoscope.mining.mining_run import MiningRun, columns_of
 from mnemoscope.mining.passes.prefix_pass import plan_rows, run_blocks
+from mnemoscope.mining.passes.text_tables import columns_of
 from mnemoscope.mining.steps import Answers, empty_answers
 from mnemoscope.mining.text.batches import Ints
-from mnemoscope.mining.text.trigger_table import NamedSentences
+from mnemoscope.mining.text.trigger_table import NamedSentences, sentences_of
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.forward.batches import pad
 from mnemoscope.models.forward.hooks import Block, overwrite_coefficients, read_final
 from mnemoscope.models.forward.partial_forward import PartialForward
+from mnemoscope.runs.workers.worker import Worker
 from mnemoscope.tracing import top
 
 DRAWS = 4
@@ -115,10 +116,10 @@ class WidthPass:
     ascending length: once whole, for the loss and early exits, then once per mined layer, with all of its runs.
     """
 
-    def __init__(self, run: MiningRun) -> None:
-        self._run, model, plan = run, run.model, run.plan
-        self._model, self._layers, self._sentences = model, plan.layers, run.sentences
-        prefixes = pl.read_parquet(run.path("prefixes"), glob=False)
+    def __init__(self, worker: Worker) -> None:
+        self._worker, model, plan = worker, worker.model, worker.plan
+        self._model, self._layers, self._sentences = model, plan.layers, sentences_of(worker)
+        prefixes = pl.read_parquet(worker.path("prefixes"), glob=False)
         self._rows = rows_within(BUDGET.scores, model.sizes.vocabulary)
         self.text = HeldOut.choose(prefixes, self._sentences, seed=plan.seed, first=model.reading.first)
         self._mean: dict[int, Tensor] = {}
@@ -143,7 +144,7 @@ class WidthPass:
         of_layers = [sum(one.layer == layer for one in self.runs) for layer in plan.layers]
         self.partial = PartialForward(model)
         self.steps = plan_rows(
-            run,
+            worker,
             self.take,
             lengths,
             self.answers,
@@ -157,14 +158,14 @@ class WidthPass:
 
     def _order_memories(self, layer: int) -> None:
         """Reads the means of a layer's memories, and sets the orders in which they go, by draw."""
-        activity = pl.read_parquet(self._run.path("activity", layer), glob=False)
-        values = pl.read_parquet(self._run.path("values", layer), columns=["value_norm"], glob=False)
+        activity = pl.read_parquet(self._worker.path("activity", layer), glob=False)
+        values = pl.read_parquet(self._worker.path("values", layer), columns=["value_norm"], glob=False)
         useful = usefulness(activity, values["value_norm"].cast(pl.Float64).to_numpy(), layer=layer)
         device = self._model.devices[layer]
         self._mean[layer] = activity["mean"].to_torch().to(device=device, dtype=self._model.dtype)
         self._orders[layer] = {-1: np.argsort(useful, kind="stable")}
         for draw in range(DRAWS):
-            generator = np.random.default_rng((self._run.plan.seed, 14, layer, draw))
+            generator = np.random.default_rng((self._worker.plan.seed, 14, layer, draw))
             self._orders[layer][draw] = generator.permutation(len(useful))
 
     def take(self, items: slice) -> None:
@@ -241,7 +242,7 @@ class WidthPass:
 
     def write(self) -> None:
         duplicates = {layer: int(find_duplicates(self._model, layer).sum()) for layer in self._layers}
-        self._run.write("width", self.columns(duplicates))
+        self._worker.write("width", self.columns(duplicates))
 
     def columns(self, duplicates: Mapping[int, int]) -> dict[str, Any]:
         documents, code = np.unique(self.text.document, return_inverse=True)

@@ -10,10 +10,10 @@ import numpy as np
 
 from mnemoscope.corpus import TokenizedCorpus
 from mnemoscope.foundation.reading import Reading
-from mnemoscope.mining.plan.mining_plan import SAMPLED_EVERY, SAMPLED_TOKENS, MiningPlan, batch_order
 from mnemoscope.mining.text.batches import Batch, Ints
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.forward.batches import pad, send
+from mnemoscope.runs.plan import SAMPLED_EVERY, SAMPLED_TOKENS, MiningPlan, batch_order
 
 BACKGROUND = 20_000
 """Mined prefixes in the background sample."""

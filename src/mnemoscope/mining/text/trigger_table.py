@@ -18,6 +18,7 @@ from mnemoscope.foundation.reading import Reading
 from mnemoscope.mining.text.batches import Ints
 from mnemoscope.mining.text.random_firings import scramble
 from mnemoscope.mining.text.state import MiningState
+from mnemoscope.runs.workers.worker import Worker
 
 
 class NamedSentences:
@@ -50,6 +51,11 @@ class NamedSentences:
         beyond = target >= self.lengths[row]
         following = np.where(beyond, -1, self.tokens[np.where(beyond, place, self.starts[row] + target)])
         return {"token": self.tokens[place], "next_token": following, "prefix": self._prefixes[place]}
+
+
+def sentences_of(worker: Worker) -> NamedSentences:
+    """Those of the run's folder, read once; needs the table `sentences`."""
+    return worker.share(NamedSentences, lambda: NamedSentences(worker.directory))
 
 
 def layer_triggers(state: MiningState, layer: int, sentences: NamedSentences, reading: Reading) -> pl.DataFrame:

@@ -15,12 +15,12 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from mnemoscope.atlas.schema import TABLES
-from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.text.batches import Ints, halves_of, run_in_halves
 from mnemoscope.mining.text.trigger_table import NamedSentences
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.forward.batches import pack, pad, sides
 from mnemoscope.models.forward.hooks import Block, read_blocks
+from mnemoscope.runs.plan import MiningPlan
 
 TOKENS = 4_096
 """Tokens of the text, about: sentences of the background."""

@@ -13,11 +13,11 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from mnemoscope.atlas.schema import TABLES
-from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.vectors.projector import Projector, Share
 from mnemoscope.mining.text.batches import Ints
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.modules.projections import LinearHead
+from mnemoscope.runs.workers.worker import Worker
 from mnemoscope.tracing import top
 
 
@@ -74,8 +74,8 @@ class NeighbourPass:
         }
 
 
-def write_layer_neighbours(run: MiningRun, layer: int) -> None:
+def write_layer_neighbours(worker: Worker, layer: int) -> None:
     """Writes `neighbours` of one layer."""
-    plan = run.plan
-    asked = run.keep(NeighbourPass, lambda: NeighbourPass(run.model, plan.layers, most=plan.neighbours))
-    run.write("neighbours", asked.columns(layer), layer)
+    plan = worker.plan
+    asked = worker.keep(NeighbourPass, lambda: NeighbourPass(worker.model, plan.layers, most=plan.neighbours))
+    worker.write("neighbours", asked.columns(layer), layer)

@@ -22,7 +22,6 @@ from mnemoscope.atlas.features import IN_AND_OUT
 from mnemoscope.atlas.read import BEST_TRIGGERS
 from mnemoscope.errors import ModelUnsupported, NotFinite
 from mnemoscope.foundation.budget import BUDGET, rows_within
-from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.vectors.key_triggers import KeyTriggers
 from mnemoscope.mining.passes.vectors.projector import Columns, Projector, Share, join_columns
 from mnemoscope.mining.text.batches import Ints
@@ -30,6 +29,7 @@ from mnemoscope.mining.text.circle import deal
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.modules.projections import LinearHead
 from mnemoscope.models.readout.read_directions import folded_keys, input_embeddings, read_directions
+from mnemoscope.runs.workers.worker import Worker
 from mnemoscope.tracing import rank_tokens
 
 KEPT = BEST_TRIGGERS
@@ -39,20 +39,22 @@ PAIRS, TAIL = 10_000, 0.0025
 _TINY = 1e-30
 
 
-def write_layer_roles(run: MiningRun, layer: int) -> None:
+def write_layer_roles(worker: Worker, layer: int) -> None:
     """Writes `roles` of one layer; needs its triggers."""
-    triggers = KeyTriggers(run.model, run.directory, run.plan)
-    roles = run.keep(RolePass, lambda: RolePass(run.model, input_embeddings(run.model), triggers, run.plan.seed))
-    run.write("roles", roles.columns(layer, *last_tokens(run, layer)), layer)
+    triggers = KeyTriggers(worker.model, worker.directory, worker.plan)
+    roles = worker.keep(
+        RolePass, lambda: RolePass(worker.model, input_embeddings(worker.model), triggers, worker.plan.seed)
+    )
+    worker.write("roles", roles.columns(layer, *last_tokens(worker, layer)), layer)
 
 
-def last_tokens(run: MiningRun, layer: int) -> tuple[Ints, Ints]:
+def last_tokens(worker: Worker, layer: int) -> tuple[Ints, Ints]:
     """The last tokens `[memory, KEPT]` of the best positive triggers (-1: fewer), and another memory's as control."""
-    triggers = run.read("triggers", ("memory", "sign", "rank", "token"), layer)
+    triggers = worker.read("triggers", ("memory", "sign", "rank", "token"), layer)
     best = triggers.filter(pl.col("sign") == 1, pl.col("rank") < KEPT)
-    tokens = np.full((run.model.sizes.memories[layer], KEPT), -1, np.int64)
+    tokens = np.full((worker.model.sizes.memories[layer], KEPT), -1, np.int64)
     tokens[best["memory"].to_numpy(), best["rank"].to_numpy()] = best["token"].to_numpy()
-    return tokens, deal(tokens, run.plan.seed, 9, layer)
+    return tokens, deal(tokens, worker.plan.seed, 9, layer)
 
 
 class RolePass:

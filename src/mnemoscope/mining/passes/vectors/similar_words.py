@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from mnemoscope.atlas.vocabulary import is_spelled
-from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.text.batches import Ints
 from mnemoscope.models.readout.read_directions import input_embeddings
+from mnemoscope.runs.workers.worker import Worker
 
 LEAST_COUNT = 2
 """So often a token must stand in the text."""
@@ -27,16 +27,16 @@ _SHARED_DIRECTIONS = 10
 _TOGETHER = 1024
 
 
-def write_similar_words(run: MiningRun) -> None:
+def write_similar_words(worker: Worker, _: int) -> None:
     """Writes `similar_words`, without rows where the embeddings are unknown."""
-    counts = pq.read_table(run.path("tokens"))["count"].to_numpy()
-    forms = word_forms(pq.read_table(run.path("vocabulary"))["text"].to_pylist(), counts)
-    embeddings = input_embeddings(run.model) if forms else None
+    counts = pq.read_table(worker.path("tokens"))["count"].to_numpy()
+    forms = word_forms(pq.read_table(worker.path("vocabulary"))["text"].to_pylist(), counts)
+    embeddings = input_embeddings(worker.model) if forms else None
     if embeddings is None:
         forms, similar = {}, []
     else:
         similar = similar_rows(embeddings, list(forms.values()))
-    run.write("similar_words", {"word": list(forms), "similar": similar})
+    worker.write("similar_words", {"word": list(forms), "similar": similar})
 
 
 def word_forms(texts: Sequence[str], counts: Ints) -> dict[str, list[int]]:

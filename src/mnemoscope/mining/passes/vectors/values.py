@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mnemoscope.errors import NotFinite
-from mnemoscope.mining.mining_run import MiningRun, read_note
 from mnemoscope.mining.passes.vectors.projector import Columns, Projector, Share, join_columns
 from mnemoscope.mining.text.batches import Ints
 from mnemoscope.models import LanguageModel
+from mnemoscope.runs.workers.worker import Worker
 from mnemoscope.tracing import max_probability, norms_of, rank_tokens, read_scores
 
 SIGNS = (1, -1)
@@ -164,15 +164,15 @@ def work_factors(model: LanguageModel, layer: int, triggers: pl.DataFrame, scale
     return factors
 
 
-def write_layer_values(run: MiningRun, layer: int) -> None:
+def write_layer_values(worker: Worker, layer: int) -> None:
     """Writes `values` of one layer; needs triggers and scales. Without prefixes no scale is known, and the columns of
     values at typical activations are null.
     """
-    values = run.keep(ValuePass, lambda: ValuePass(run.model, seed=run.plan.seed))
-    triggers = run.read("triggers", ("memory", "sign", "rank", "coefficient", "sentence", "next_token"), layer)
-    scale = read_note(run.context.work, "scales")["value_scales"][run.plan.layers.index(layer)]
-    factors = None if scale is None else work_factors(run.model, layer, triggers, scale)
-    run.write("values", values.columns(layer, targets(triggers, run.model.sizes.memories[layer]), factors), layer)
+    values = worker.keep(ValuePass, lambda: ValuePass(worker.model, seed=worker.plan.seed))
+    triggers = worker.read("triggers", ("memory", "sign", "rank", "coefficient", "sentence", "next_token"), layer)
+    scale = worker.run.noted("scales")["value_scales"][worker.plan.layers.index(layer)]
+    factors = None if scale is None else work_factors(worker.model, layer, triggers, scale)
+    worker.write("values", values.columns(layer, targets(triggers, worker.model.sizes.memories[layer]), factors), layer)
 
 
 def _read_distance(share: Share) -> NDArray[np.float32]:

@@ -5,10 +5,9 @@ the seal, layer by layer, and joined after it, since the manifest does not cover
 """
 
 import platform
-from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.folder import remove_work
@@ -21,47 +20,37 @@ from mnemoscope.foundation.files import file_entry, write_json
 from mnemoscope.foundation.memory_names import most_experts
 from mnemoscope.foundation.origin import package_version
 from mnemoscope.foundation.progress import StopSignal, interruption
-from mnemoscope.mining.mining_run import MiningRun, read_note
-from mnemoscope.mining.plan.mining_plan import MiningPlan
-from mnemoscope.mining.steps import RunContext
-from mnemoscope.models import LanguageModel
 from mnemoscope.patterns import PatternFinder, join_patterns, open_finder, write_layer_patterns, write_words
+from mnemoscope.runs.stages import Stage
 
-SEALING = "sealing"
-"""The stage from whose begin nothing may write into the work folder."""
+if TYPE_CHECKING:
+    from mnemoscope.models import LanguageModel
+    from mnemoscope.runs.run import Run
+    from mnemoscope.runs.workers.worker import Worker
+
 _PROJECTIONS = {"values": "gain", "votes": "gain", "streams": "lens", "neighbours": "raw cosine"}
 _OF_PATTERNS = ("vocabulary", "background", "sentences", "triggers", "similar_words")
 """The tables in which patterns are found."""
 
 
-def seal_run(
-    context: RunContext,
-    plan: MiningPlan,
-    facts: Mapping[str, Any],
-    *,
-    counts: Mapping[str, Any],
-    versions: Sequence[Mapping[str, str]],
-    part: tuple[int, int] | None = None,
-    keep_work: bool = False,
-) -> None:
-    """Seals the folder as an atlas, or a part, when all stages are done. `facts` are `model_facts`, `counts` those of
-    the text, `versions` those of `all_versions`.
-    """
-    directory, work = context.directory, context.work
-    context.progress(SEALING, 0, None, "")
+def seal_run(run: "Run", *, keep_work: bool = False) -> None:
+    """Seals the folder as an atlas, or a part, when all stages are done."""
+    directory, plan, counts, part = run.directory, run.plan, run.counts, run.part
+    run.progress("sealing", 0, None, "")
     write_json(
         directory / RUN,
         {  # which no hash covers
-            "seconds": {stage: round(seconds, 3) for stage, seconds in context.seconds.items()},
+            "seconds": {stage: round(seconds, 3) for stage, seconds in run.seconds.items()},
             "host": platform.node(),
             "machine": platform.machine(),
             "paths": mined_from(directory),
+            **({"keep_work": True} if keep_work else {}),
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         },
     )
-    text, questions = read_note(work, "text"), None
+    text, questions = run.noted("text"), None
     if part is None:
-        asked = {stage: read_note(work, stage) for stage in ("scales", "removals", "predictions")}
+        asked = {stage: run.noted(stage) for stage in ("scales", "removals", "predictions")}
         halved = {stage: own.pop("halved") for stage, own in asked.items()}
         halved = {stage: steps for stage, steps in halved.items() if steps or stage != "scales"}
         questions = {**asked["removals"], **asked["predictions"], **asked["scales"], "out_of_memory_steps": halved}
@@ -70,7 +59,7 @@ def seal_run(
     total = held_out if given is None else int(given["sentences"])
     shared = 0 if given is None else int(given["overlap_sentences"])
     document: dict[str, Any] = {
-        "model": {**facts, "spec": plan.spec},
+        "model": {**run.facts, "spec": plan.spec},
         "corpus": {
             "spec": plan.corpus,
             "fingerprint": plan.corpus_fingerprint,
@@ -85,17 +74,16 @@ def seal_run(
         "dtype": plan.dtype,
         "device": plan.device,
         "out_of_memory_batches": text["halved"],
-        "versions": list(versions),
-        "byte_identity_promised": len(versions) == 1 and not text["halved"],
+        "versions": run.versions,
+        "byte_identity_promised": len(run.versions) == 1 and not text["halved"],
         **text["equality"],
         **({} if questions is None else {"questions": questions}),
         **({} if part is None else {"part": {"index": part[0], "of": part[1]}}),
     }
-    seal(directory, document)
+    seal(directory, document, made=run.record.hashes)
     if part is None:
         add_patterns(directory)
-    if not keep_work:
-        remove_work(directory)
+    remove_work(directory, keep_text=keep_work)
 
 
 def add_patterns(directory: Path) -> None:
@@ -109,17 +97,24 @@ def add_patterns(directory: Path) -> None:
         raise StoreFailed(f"{str(refused).rpartition('; ')[0]}; {left}") from refused
 
 
-def number_words(run: MiningRun) -> None:
+def number_words(worker: "Worker", _: int) -> None:
     """Numbers the words of all layers at once: ties between patterns are ordered by their words."""
-    run.made.append(write_words(_unsealed_atlas(run), progress=run.context.progress))
+    worker.made.append(write_words(_unsealed_atlas(worker.run), progress=worker.progress))
 
 
-def find_layer_patterns(run: MiningRun, layer: int) -> None:
-    finder = run.keep(PatternFinder, lambda: open_finder(_unsealed_atlas(run)))
-    run.made.append(write_layer_patterns(finder.atlas, layer, finder))
+def find_layer_patterns(worker: "Worker", layer: int) -> None:
+    finder = worker.keep(PatternFinder, lambda: open_finder(_unsealed_atlas(worker.run)))
+    worker.made.append(write_layer_patterns(finder.atlas, layer, finder))
 
 
-def _unsealed_atlas(run: MiningRun) -> Atlas:
+PATTERN_STAGES = (
+    Stage("pattern words", "run", number_words, needs_model=False),
+    Stage("patterns", "layer", find_layer_patterns, needs_model=False),
+)
+"""The last stages, which read tables alone."""
+
+
+def _unsealed_atlas(run: "Run") -> Atlas:
     """The folder as an atlas with only the tables in which patterns are found."""
     directory, plan = run.directory, run.plan
     read = {path: found[0].name for path in table_files(directory) if (found := place(path))}
@@ -127,7 +122,7 @@ def _unsealed_atlas(run: MiningRun) -> Atlas:
     document = {
         "schema": SCHEMA_VERSION,
         "package": package_version(),
-        "model": model_facts(run.model),
+        "model": dict(run.facts),
         "corpus": {
             "spec": plan.corpus,
             "fingerprint": plan.corpus_fingerprint,
@@ -145,7 +140,7 @@ def _unsealed_atlas(run: MiningRun) -> Atlas:
     return Atlas(directory, Manifest.of(document), manifest_hash="")
 
 
-def model_facts(model: LanguageModel) -> dict[str, Any]:
+def model_facts(model: "LanguageModel") -> dict[str, Any]:
     """The entry of a model in the manifest: origin, kind, sizes and proof."""
     routed, shared = most_experts(model.numberings.values())
     experts = [numbering.document() for numbering in model.numberings.values()]

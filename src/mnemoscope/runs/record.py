@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mnemoscope.atlas.manifest import WORK
-from mnemoscope.foundation.files import file_hash, flush, make_folder, storing, write_bytes
+from mnemoscope.foundation.files import file_hash, flush, make_folder, storing
 from mnemoscope.foundation.progress import NOTE, Progress
 
 RECORDS = f"{WORK}/records"
@@ -36,28 +36,16 @@ class RunRecord:
         self.read()
 
     def read(self) -> None:
-        """Reads what all processes have recorded by now."""
-        self.units, self._states = {}, set()
-        for path in self._files():
-            with suppress(FileNotFoundError):
-                for line in path.read_bytes().splitlines():
-                    self._take(line)
-
-    def _files(self) -> list[Path]:
-        return sorted((self._directory / RECORDS).glob("*.jsonl"))
-
-    def _take(self, line: bytes) -> Unit | None:
-        with suppress(ValueError, LookupError, TypeError, AttributeError):  # the last line of a process that was killed
-            said = json.loads(line)
-            if said["of"] != self._of:
-                return None
-            if "state" in said:
-                self._states.add(said["state"])
-                return None
-            unit = str(said["stage"]), int(said["unit"])
-            self.units[unit] = {str(path): str(sha) for path, sha in said["files"].items()}
-            return unit
-        return None
+        """Reads what all processes have recorded by now. A unit that lacks a file is not done."""
+        for path in sorted((self._directory / RECORDS).glob("*.jsonl")):
+            for line in path.read_bytes().splitlines():
+                with suppress(ValueError, LookupError, TypeError, AttributeError):  # cut short by a kill
+                    said = json.loads(line)
+                    if said["of"] == self._of:
+                        self._states |= {str(said["state"])} if "state" in said else set()
+                        self.units |= {(said["stage"], said["unit"]): dict(said["files"])} if "stage" in said else {}
+        there = {path: (self._directory / path).is_file() for files in self.units.values() for path in files}
+        self.units = {unit: files for unit, files in self.units.items() if all(there[path] for path in files)}
 
     def add(self, stage: str, unit: int, files: Iterable[Path]) -> None:
         """Records that a unit is done, whose files have been renamed."""
@@ -70,6 +58,11 @@ class RunRecord:
         state = hashlib.sha256(data).hexdigest()
         self._append({"state": state})
         self._states.add(state)
+
+    @property
+    def hashes(self) -> dict[str, str]:
+        """Of all files that are done, by path."""
+        return {path: sha for files in self.units.values() for path, sha in files.items()}
 
     def finds(self, state: Path, progress: Progress) -> bool:
         """Whether a saved state is there as a process of this run has saved it; says of another that it is damaged."""
@@ -84,29 +77,18 @@ class RunRecord:
         return found in self._states
 
     def take_up(self, progress: Progress) -> None:
-        """Compares all files with their hashes, and forgets the units of those that are missing or differ; says which
-        differ. From then on processes can record.
+        """Removes every file that differs from its hash, whose unit is then not done, and says so. From then on
+        processes can record.
         """
         make_folder(self._own.parent)
-        found: dict[str, str | None] = {}
-        for path in {path for files in self.units.values() for path in files}:
-            found[path] = None
-            with suppress(OSError):
-                found[path] = file_hash(self._directory / path)
-        forgotten = {
-            unit for unit, files in self.units.items() if any(found[path] != sha for path, sha in files.items())
-        }
-        differing = [
-            path for unit in forgotten for path, sha in self.units[unit].items() if found[path] not in (None, sha)
-        ]
-        for own in self._files() if forgotten else ():
-            lines = [line for line in own.read_bytes().splitlines() if line and self._take(line) not in forgotten]
-            write_bytes(own, b"".join(line + b"\n" for line in lines))
-        for unit in forgotten:
-            del self.units[unit]
+        differing = sorted(path for path, sha in self.hashes.items() if file_hash(self._directory / path) != sha)
+        for path in differing:
+            with storing(self._directory / path):
+                (self._directory / path).unlink()
         if differing:
+            self.read()
             others = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
-            said = f"{', '.join(sorted(differing)[:3])}{others}: damaged since the run was stopped, made again"
+            said = f"{', '.join(differing[:3])}{others}: damaged since the run was stopped, made again"
             progress(NOTE, 0, None, said)
 
     def _append(self, said: dict[str, Any]) -> None:

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mnemoscope.cluster.launchers.ray_cluster import connect_to_ray, first_line
 from mnemoscope.errors import MnemoscopeError, OptionError
 from mnemoscope.foundation.cores import usable_cores
-from mnemoscope.foundation.options.model_options import ModelOptions
+from mnemoscope.runs.launch.ray_cluster import connect_to_ray, first_line
 
 _PATIENCE = 120
 """Seconds that a worker asked to end may take to save."""
@@ -29,21 +28,6 @@ Work = Callable[..., object]
 """The loop of a worker, as a function of a module, which Ray can send by name: of a folder, a name, `stop` and options;
 it works until the run is finished or `stop` returns True, then saves.
 """
-
-
-def run_worker(
-    directory: Path,
-    name: str,
-    *,
-    stop: Callable[[], bool],
-    device: str | None = None,
-    model: str | None = None,
-    **opening: Any,
-) -> bool:
-    """The worker's loop; `opening` are fields of ModelOptions."""
-    from mnemoscope.cluster.worker import work  # type: ignore[import-not-found, unused-ignore] # heavy, and there
-
-    return bool(work(directory, name, model=model, device=device, opening=ModelOptions(**opening), stop=stop))
 
 
 class _Worker:
@@ -95,7 +79,7 @@ class RayLauncher:
         gpus_per_worker: float,
         worker_options: Mapping[str, Any],
         workers: int | None = None,
-        work: Work = run_worker,
+        work: Work,
         patience: float = _PATIENCE,
     ) -> None:
         """Starts Ray on this machine (`address` None or `local`), or joins `auto`, HOST:PORT, ray://HOST:PORT.

@@ -1,7 +1,8 @@
 """The plan: everything that the tables of an atlas depend on, and nothing else.
 
 The same plan gives the same bytes, however the work is cut up or interrupted. Parts have the plan of the whole. What
-only the texts tell (their fingerprints) is added after reading them.
+only the texts tell (their fingerprints, and the default number of removals) is added after reading them. A plan is read
+without torch, and made with it.
 """
 
 import hashlib
@@ -10,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from mnemoscope.corpus import TokenizedCorpus
 from mnemoscope.errors import PlanDiffers
 from mnemoscope.foundation.options.mining_options import (
     RULES,
@@ -26,8 +27,9 @@ from mnemoscope.foundation.options.mining_options import (
     choose_layers,
     parse_removals,
 )
-from mnemoscope.models import LanguageModel, kernels_chosen
-from mnemoscope.models.forward.batches import default_batch_tokens
+
+if TYPE_CHECKING:
+    from mnemoscope.models import LanguageModel
 
 LIBRARIES = ("torch", "transformers", "tokenizers", "sentencex")
 """Libraries that affect numbers; a plan has the version of each under its name."""
@@ -43,6 +45,15 @@ _SHOWN = ("model", "adapter", "tokenizer", "corpus", "validation")
 """Display names; fingerprints identify these things."""
 _SETTLED_LATER = ("corpus_fingerprint", "validation_fingerprint", "removals")
 """Entries that are open until the text has been read."""
+
+TRIGGERS_ASKED = 50
+"""Positive triggers of a memory that the removal pass asks about."""
+MOST_MEMORIES = 100
+"""Most memories per layer of the default."""
+LEAST_OF_LAYER, LEAST_OF_ALL = 2, 60
+"""Its least: memories per layer, and in all layers together, which is 3,000 triggers."""
+_DEPTH = 0.6
+"""The mean share of the model that a run of the removal pass goes through."""
 
 
 @dataclass(frozen=True)
@@ -93,9 +104,14 @@ class MiningPlan:
 
     @classmethod
     def derive(
-        cls, options: MiningOptions, model: LanguageModel, *, corpus: str, validation: str | None
+        cls, options: MiningOptions, model: "LanguageModel", *, corpus: str, validation: str | None = None
     ) -> "MiningPlan":
         """The plan of a run; `corpus` and `validation` are the names of the texts."""
+        import torch
+
+        from mnemoscope.models import kernels_chosen
+        from mnemoscope.models.forward.batches import default_batch_tokens
+
         stated: dict[str, Any] = {name: getattr(options, name) for name in MiningOptions.planned_names()}
         settled = {
             "validation": validation,
@@ -150,8 +166,29 @@ class MiningPlan:
         stated: dict[str, Any] = {name: begun[name] for name in LIBRARIES if name in begun}
         return replace(self, **stated)
 
-    def difference(self, begun: Mapping[str, Any]) -> tuple[str, str] | None:
-        """The first differing entries and advice; None if none differs. Entries not settled yet are ignored."""
+    def with_texts(self, copy: TokenizedCorpus, begun: Mapping[str, Any] | None) -> "MiningPlan":
+        """The plan with what only the texts tell; `begun` is a plan in whose run it goes on."""
+        sentences, tokens = int(copy.counts["mined_sentences"]), int(copy.counts["mined_tokens"])
+        default = default_removals(mined_tokens=tokens, mined_sentences=sentences, layers=len(self.layers))
+        removals = self.removals if begun is None or self.removals is not None else begun.get("removals")
+        return replace(
+            self,
+            corpus_fingerprint=copy.fingerprint,
+            validation_fingerprint=getattr(copy.validation, "fingerprint", None),
+            removals=default if removals is None else removals,
+        )
+
+    def difference(
+        self, stored: Mapping[str, Any], part: tuple[int, int] | None = None, counts: Mapping[str, Any] = {}
+    ) -> tuple[str, str] | None:
+        """The differences from the `plan`, `part` and `counts` of the text that a folder has `stored`, and advice; None
+        if there are none, or nothing is stored. Entries not settled yet are ignored.
+        """
+        if not stored:
+            return None
+        begun, was = stored["plan"], stored["part"]
+        if begun.get("rules") != RULES:
+            return UNRELEASED, ""
         other = {name: value for name, value in self.document().items() if begun.get(name) != value}
         changed = {
             name
@@ -160,13 +197,17 @@ class MiningPlan:
         }
         if "validation" in other and None in (other["validation"], begun.get("validation")):
             changed.add("validation")
-        if not changed:
-            return None
-        told = [name for name in other if name in (*changed, *_SHOWN)]
-        said = "; ".join(f"{name.replace('_', ' ')} was {begun.get(name)!r}, now {other[name]!r}" for name in told)
-        only_versions = changed <= set(LIBRARIES)
+        told = [name for name in other if name in (*changed, *_SHOWN)] if changed else []
+        said = [f"{name.replace('_', ' ')} was {begun.get(name)!r}, now {other[name]!r}" for name in told]
+        if (was and tuple(was)) != part:
+            said.append(f"part was {was and tuple(was)}, now {part}")
+        if not said:  # the same distinct sentences
+            known = stored.get("counts", {})
+            again = [name for name, now in counts.items() if isinstance(now, int) and now != known.get(name, now)]
+            said = [f"the text's {name.replace('_', ' ')} changed" for name in again]
+        only_versions = bool(changed) and changed <= set(LIBRARIES)
         advice = "those versions, --accept-versions to go on with these" if only_versions else "the old options"
-        return said, advice
+        return ("; ".join(said), advice) if said else None
 
 
 def all_versions(begun: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
@@ -176,11 +217,25 @@ def all_versions(begun: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
 
 
 def library_versions() -> dict[str, str]:
+    import torch
+
     return {"torch": torch.__version__} | {name: version(name) for name in LIBRARIES if name != "torch"}
 
 
-def default_triggers(model: LanguageModel) -> int:
+def default_triggers(model: "LanguageModel") -> int:
     return TRIGGERS_OF_EXPERTS if model.numberings else TRIGGERS
+
+
+def default_removals(*, mined_tokens: int, mined_sentences: int, layers: int) -> int:
+    """Memories per layer that keep the removal pass under half of the mining, from the size of the text alone."""
+    each = removal_work(1, mean_length=mined_tokens / max(1, mined_sentences), layers=layers)
+    least = max(LEAST_OF_LAYER, -(-LEAST_OF_ALL // layers))
+    return int(min(MOST_MEMORIES, max(least, (mined_tokens + mined_sentences) / 2 // each)))
+
+
+def removal_work(memories: float, *, mean_length: float, layers: int) -> float:
+    """Tokens through the whole model that so many memories per layer take, about."""
+    return memories * TRIGGERS_ASKED * 3 * (mean_length / 2 + 1) * _DEPTH * max(1, layers)
 
 
 def batch_order(count: int, seed: int) -> NDArray[np.int64]:

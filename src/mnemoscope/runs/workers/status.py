@@ -1,19 +1,20 @@
 """The status of a run, read from its folder: writes nothing, asks no process, needs no torch."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from mnemoscope.atlas.manifest import MANIFEST, STATE, WORK, read_manifest, unfinished_plan
 from mnemoscope.atlas.schema import TABLES
-from mnemoscope.cluster.coordination.heartbeats import BEATS, DRIVER, beat_path, host, is_gone
-from mnemoscope.cluster.coordination.leases import DONE, LeaseFolder
-from mnemoscope.cluster.stages import TEXT, PublishedStage
 from mnemoscope.errors import AtlasNotFound, AtlasTooNew, StoreFailed
 from mnemoscope.foundation.files import read_object
 from mnemoscope.foundation.options.mining_options import RULES, UNRELEASED
+from mnemoscope.runs.stages import STAGE, TEXT, published_stage
+from mnemoscope.runs.workers.heartbeats import BEATS, DRIVER, beat_path, host, is_gone
+from mnemoscope.runs.workers.leases import DONE, Lease, LeaseFolder
 
 _STALE = 60.0
 """Seconds since the last beat after which a worker of another machine counts as dead, by the clock here."""
@@ -64,11 +65,17 @@ def run_status(directory: Path) -> RunStatus:
         for name, said in beats.items()
         if name != DRIVER
     ]
-    rate = sum(worker.rate for worker in workers if worker.alive)
-    work = begun.get("work")
+    work, on = begun.get("work"), published_stage(directory)
     if not isinstance(work, dict):
-        return _single_status(directory, begun, workers, rate)
-    return _shared_status(directory, work, workers, rate)
+        return RunStatus("preparing", 0, 0, workers, 0, 0.0, None)
+    state, batches, text = on[0] if on else TEXT, int(work["batches"]), _leases(directory, TEXT)
+    rate, lost = sum(worker.rate for worker in workers if worker.alive), sum(lease.lost for lease in text)
+    if state != TEXT:
+        return RunStatus(state, batches, batches, workers, lost, rate, _seconds_left(directory, state))
+    alive = [beats[worker.name] for worker in workers if worker.alive]
+    done = min(batches, counted_batches(text, int(work["lease_batches"]), alive))
+    left = (batches - done) * float(work["tokens"]) / max(1, batches)
+    return RunStatus(state, batches, done, workers, lost, rate, left / rate if rate else None)
 
 
 def advice(directory: Path, run: RunStatus) -> str:
@@ -86,32 +93,27 @@ def advice(directory: Path, run: RunStatus) -> str:
     return "the same `mnemoscope merge` again" if merged else resume_command(directory, begun)
 
 
-def _shared_status(directory: Path, work: Mapping[str, Any], workers: list[WorkerStatus], rate: float) -> RunStatus:
-    stage, batches, size = PublishedStage.read(directory), int(work["batches"]), int(work["lease_batches"])
-    try:
-        found = LeaseFolder.find(directory, TEXT)
-        leases = found.read() if found else []
-    except StoreFailed:
-        leases = []
-    done = min(batches, sum(lease.owner == DONE for lease in leases) * size)
-    lost, state = sum(lease.lost for lease in leases), TEXT if stage is None else stage.name
-    if state != TEXT:
-        return RunStatus(state, batches, batches, workers, lost, rate, None)
-    left = (batches - done) * float(work["tokens"]) / max(1, batches)
-    return RunStatus(state, batches, done, workers, lost, rate, left / rate if rate else None)
+def _leases(directory: Path, stage: str) -> list[Lease]:
+    with suppress(StoreFailed):
+        leases = LeaseFolder.find(directory, stage)
+        return leases.read() if leases else []
+    return []
 
 
-def _single_status(directory: Path, begun: Mapping[str, Any], workers: list[WorkerStatus], rate: float) -> RunStatus:
-    """Of a run of one process: its heartbeat has the progress, if the command line runs it."""
-    ends = directory / WORK / "text" / "batch_ends.bin"
-    if begun["plan"].get("corpus_fingerprint") is None or not ends.is_file():
-        return RunStatus("preparing", 0, 0, workers, 0, 0.0, None)
-    batches = ends.stat().st_size // 8
-    said = next((read_object(beat_path(directory, worker.name)) for worker in workers), {})
-    share, left = float(said.get("share", 0.0)), said.get("seconds_left")
-    state = str(said.get("stage", TEXT))
-    done = int(batches * share) if state == TEXT else batches
-    return RunStatus(state, batches, done, workers, 0, rate, None if left is None else float(left))
+def _seconds_left(directory: Path, stage: str) -> float | None:
+    """The seconds that a stage takes yet, by the share of its units that is done; None if none is."""
+    leases = _leases(directory, stage)
+    done = sum(lease.owner == DONE for lease in leases)
+    with suppress(OSError):
+        spent = time.time() - (directory / STAGE).stat().st_mtime
+        return spent * (len(leases) - done) / done if done else None
+    return None
+
+
+def counted_batches(leases: Sequence[Lease], size: int, beats: Iterable[Mapping[str, Any]]) -> int:
+    """The batches of the text that are known to be counted: in leases of this size that are done, or by workers."""
+    done = sum(lease.owner == DONE for lease in leases) * size
+    return max(done, sum(int(beat.get("batches", 0)) for beat in beats))
 
 
 def is_alive(directory: Path, name: str, said: Mapping[str, Any]) -> bool:

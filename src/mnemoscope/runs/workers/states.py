@@ -1,4 +1,5 @@
-"""The saved states of workers: a folder each, which can be closed, so that a worker taken for dead saves no more.
+"""The saved states of workers that read the text: a folder each, which can be closed, so that a worker taken for dead
+saves no more.
 
 A worker saves its state, with the batches counted, in `work/states/WORKER/`. To close it, another process renames the
 folder into `work/closed/`: a late save then fails, and what was saved counts. So a batch is in one state or in none. A
@@ -6,18 +7,19 @@ new worker goes on with a closed state, if there is one, so there are never more
 """
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from uuid import uuid4
 
 from mnemoscope.atlas.manifest import WORK
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.foundation.files import flush, make_folder, storing
-from mnemoscope.mining.record import RunRecord
-from mnemoscope.mining.steps import CHECKPOINT
-from mnemoscope.mining.text.ranges import Range, join_ranges
-from mnemoscope.mining.text.state import StateFacts
+from mnemoscope.runs.record import RunRecord
 
 STATES, CLOSED = f"{WORK}/states", f"{WORK}/closed"
+CHECKPOINT = "state.safetensors"
+"""The file of a state: of a worker in its folder, of a finished part in `state/`."""
 _LOOKS = 100
 
 
@@ -29,6 +31,7 @@ class StateFolder:
     def __init__(self, directory: Path, name: str) -> None:
         self.path = directory / STATES / name
         self.state = self.path / CHECKPOINT
+        self._closed = directory / CLOSED
 
     def make(self) -> None:
         """The folder must be new."""
@@ -37,12 +40,12 @@ class StateFolder:
             self.path.mkdir()
             flush(self.path.parent)
 
-    def adopt(self, directory: Path, device: str) -> bool:
-        """Takes over a closed state from a device of this name; returns whether there was one."""
+    def adopt(self, fits: Callable[[Path], bool]) -> bool:
+        """Takes over a closed state that fits; returns whether there was one."""
         make_folder(self.path.parent)
-        for closed in closed_folders(directory):
+        for closed in closed_folders(self._closed.parents[1]):
             with suppress(FileNotFoundError):
-                if StateFacts.read(closed / CHECKPOINT).device == device:
+                if fits(closed / CHECKPOINT):
                     os.rename(closed, self.path)  # of all that try, one succeeds
                     return True
         return False
@@ -71,11 +74,13 @@ class StateFolder:
                 break  # otherwise a new driver has removed the temporary file
         raise WorkerClosed(f"{self.path.name} was silent for too long, and its work was given to others")
 
-    def close(self, directory: Path) -> bool:
+    def close(self) -> bool:
         """Ends saving here; returns whether this call did it."""
-        closed = directory / CLOSED / self.path.name
+        closed = self._closed / self.path.name
         make_folder(closed.parent)
         with storing(closed):
+            if closed.exists():  # of an earlier process of this name
+                closed = closed.with_name(f"{closed.name}-{uuid4().hex[:8]}")
             try:
                 os.rename(self.path, closed)
             except FileNotFoundError:
@@ -93,20 +98,3 @@ def folders_in(parent: Path) -> list[Path]:
 def closed_folders(directory: Path) -> list[Path]:
     """The closed folders with a saved state."""
     return [path for path in folders_in(directory / CLOSED) if (path / CHECKPOINT).is_file()]
-
-
-def counted_anywhere(directory: Path) -> list[Range]:
-    """The batches in any saved state at the moment."""
-    for _ in range(_LOOKS):
-        with suppress(FileNotFoundError):  # renamed meanwhile, and found under its other name
-            before = folders_in(directory / CLOSED)
-            paths = [*before, *folders_in(directory / STATES)]
-            states = [path / CHECKPOINT for path in paths if (path / CHECKPOINT).is_file() or not path.is_dir()]
-            found = [run for path in states for run in StateFacts.read(path).finished]
-            if folders_in(directory / CLOSED) == before:
-                return join_ranges(found)
-    return join_ranges(counted_in_closed(directory))
-
-
-def counted_in_closed(directory: Path) -> list[Range]:
-    return [run for path in closed_folders(directory) for run in StateFacts.read(path / CHECKPOINT).finished]

@@ -1,1 +1,0 @@
-"""The same plan on many workers: leases, launchers, one display."""

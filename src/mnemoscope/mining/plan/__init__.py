@@ -1,1 +1,0 @@
-"""What a run will do: options made into a plan."""

@@ -1,0 +1,311 @@
+"""One worker of a run: takes leases of the text, counts them in its own state, and then does units of later stages.
+
+The process of `mine` is a worker itself unless it only drives others. Other workers come and go: all instructions are
+in the folder. A worker refuses other libraries, another model, text or device than the plan's when it starts; one
+without a model does what needs none.
+"""
+
+import os
+import random
+import re
+import time
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import uuid4
+
+import polars as pl
+
+from mnemoscope.atlas.experts import counted_through, with_experts, with_names
+from mnemoscope.atlas.manifest import open_as_mined
+from mnemoscope.atlas.schema import TABLES
+from mnemoscope.atlas.store import write_table
+from mnemoscope.corpus import TokenizedCorpus
+from mnemoscope.errors import OptionError, PartsDiffer
+from mnemoscope.foundation.files import write_bytes
+from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions
+from mnemoscope.foundation.progress import Progress
+from mnemoscope.runs.plan import MiningPlan, library_versions
+from mnemoscope.runs.record import RunRecord
+from mnemoscope.runs.run import Run
+from mnemoscope.runs.stages import FINISHED, TEXT, Stage, published_stage
+from mnemoscope.runs.workers.environment import card_from_environment
+from mnemoscope.runs.workers.heartbeats import BEATS, DRIVER, Heartbeat, Watch
+from mnemoscope.runs.workers.leases import DONE, Lease, LeaseFolder
+from mnemoscope.runs.workers.states import WorkerClosed
+
+if TYPE_CHECKING:
+    from mnemoscope.models import LanguageModel
+
+Kept = TypeVar("Kept")
+SINGLE_PROCESS = "single-process"
+"""The name of the worker that the process of `mine` is itself."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,80}")
+_SHORTEST, _LONGEST = 0.02, 0.2
+"""Seconds between two looks without work, at random, so that workers do not look at the same moment."""
+
+
+def new_name(word: str = "worker") -> str:
+    """A unique name; a worker that restarts is a new one."""
+    return f"{re.sub('[^A-Za-z0-9]+', '-', word)[:40].strip('-') or 'worker'}-{uuid4().hex[:8]}"
+
+
+def is_of(name: str, worker: str) -> bool:
+    """Whether `name` is a name of `worker`: its first, or one after it was taken for dead and began again."""
+    return name == worker or name.startswith(f"{worker}-again-")
+
+
+class Worker:
+    """A process at work on a run, and what units need of it. `stop` says whether it has been asked to save and end."""
+
+    def __init__(
+        self,
+        run: Run,
+        model: "LanguageModel | None",
+        *,
+        name: str = SINGLE_PROCESS,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.run, self.name, self.stop = run, name, stop
+        self.is_alone = name == SINGLE_PROCESS
+        self.record = run.record if self.is_alone else RunRecord(run.directory, run.plan.hash(), name=name)
+        self.watch = Watch(run.directory, patience=run.patience)
+        self.made: list[Path] = []
+        """The files that the present unit has written."""
+        self._model = model
+        self._kept: tuple[Hashable, Any] = (None, None)
+        self._shared: dict[Hashable, Any] = {}
+        self.said: dict[str, Any] = {"device": self.device, "stage": "starting", "tokens": 0, "batches": 0, "rate": 0.0}
+        """The content of its heartbeat."""
+
+    @property
+    def model(self) -> "LanguageModel":
+        assert self._model is not None
+        return self._model
+
+    @cached_property
+    def device(self) -> str:
+        """The name of what the model runs on."""
+        if self._model is None:
+            return ""
+        from mnemoscope.kernels.devices import device_name
+
+        return device_name(self._model.device)
+
+    @cached_property
+    def copy(self) -> TokenizedCorpus:
+        """The tokenized text."""
+        return self.run.copy or self.run.open_text()
+
+    @property
+    def plan(self) -> MiningPlan:
+        return self.run.plan
+
+    @property
+    def directory(self) -> Path:
+        return self.run.directory
+
+    @property
+    def progress(self) -> Progress:
+        return self.run.progress
+
+    def tell(self, **said: Any) -> None:
+        self.said = {**self.said, **said}
+
+    def beating(self) -> Heartbeat:
+        """The heartbeat, which says what was told."""
+        return Heartbeat(self.directory, self.name, lambda: self.said, patience=self.run.patience)
+
+    @staticmethod
+    def wait() -> None:
+        time.sleep(random.uniform(_SHORTEST, _LONGEST))
+
+    def keep(self, key: Hashable, make: Callable[[], Kept]) -> Kept:
+        """The kept object of this key, made if it is another; one is kept at a time, to free memory."""
+        if self._kept[0] != key:
+            self._kept = (None, None)
+            self._kept = key, make()
+        kept: Kept = self._kept[1]
+        return kept
+
+    def share(self, key: Hashable, make: Callable[[], Kept]) -> Kept:
+        """An object that units of several stages need, made once."""
+        if key not in self._shared:
+            self._shared[key] = make()
+        shared: Kept = self._shared[key]
+        return shared
+
+    def path(self, name: str, layer: int | None = None) -> Path:
+        return self.directory / TABLES[name].path(layer)
+
+    def write(self, name: str, columns: Mapping[str, Any], layer: int | None = None) -> None:
+        """Writes a table. Memories are counted through their layers."""
+        stored, path = with_experts(columns, self.model.numberings, layer), self.path(name, layer)
+        write_table(path, stored, name=name, provenance=self.run.provenance)
+        self.made.append(path)
+
+    def read(self, name: str, columns: Iterable[str], layer: int) -> pl.DataFrame:
+        names, numberings = [*columns], self.model.numberings
+        stored = pl.read_parquet(self.path(name, layer), columns=with_names(names) if numberings else names, glob=False)
+        return counted_through(stored, numberings, layer)
+
+    def save(self, name: str, data: bytes) -> None:
+        """Writes a file into the work folder."""
+        write_bytes(self.run.work / name, data)
+        self.made.append(self.run.work / name)
+
+    def note(self, stage: str, facts: Mapping[str, Any]) -> None:
+        self.made.append(self.run.note(stage, facts))
+
+    def do(self, stage: Stage, number: int) -> None:
+        """Does unit `number` (0-based) and records it."""
+        self.made.clear()
+        stage.make(self, self.plan.layers[number] if stage.unit == "layer" else number)
+        self.record.add(stage.name, number, self.made)
+
+    def take(self, stage: Stage) -> None:
+        """Does units of a stage until all are done, or another stage has begun: free ones, and those of dead workers,
+        since doing one twice does no harm.
+        """
+        self.tell(stage=stage.name)
+        if stage.unit == "text":
+            stage.make(self, 0)
+            return
+        self.record.read()
+        leases = LeaseFolder.find(self.directory, stage.name)
+        if leases is None:
+            leases = LeaseFolder(self.directory, stage.name, stage.count(self))
+            leases.make()
+        leases.free_those_of(self.name)
+        on = published_stage(self.directory)
+        while not self.stop() and published_stage(self.directory) == on:
+            waiting = [lease for lease in leases.read() if lease.owner != DONE]
+            if stage.unit == "layer":
+                self.progress(stage.name, leases.count - len(waiting), leases.count, "layers")
+            if not waiting:
+                return
+            lease = self._choose(waiting)
+            taken = leases.take(lease, self.name) if lease else None
+            if taken is None:
+                self.wait()
+                continue
+            if (stage.name, taken.number) not in self.record.units:
+                self.do(stage, taken.number)
+            leases.end(taken)
+
+    def _choose(self, waiting: list[Lease]) -> Lease | None:
+        if free := [lease for lease in waiting if lease.is_free]:
+            return free[0] if self.is_alone else random.choice(free)
+        return next((lease for lease in waiting if self.watch.is_dead(lease.owner)), None)
+
+    def follow(self, stages: Sequence[Stage], *, text_only: bool = False) -> bool:
+        """Does what is published until the run is finished (or its text, with `text_only`); returns whether it is."""
+        by_name, done = {stage.name: stage for stage in stages}, None
+        while not self.stop():
+            on = published_stage(self.directory)
+            if on is None or on[0] == FINISHED or (text_only and on[0] != TEXT):
+                return on is not None
+            if on == done:
+                if text_only or self.watch.is_dead(DRIVER):
+                    return text_only
+                self.wait()
+                continue
+            if on[0] in by_name:
+                self.take(by_name[on[0]])
+            done = on
+        return False
+
+
+def work(
+    directory: Path,
+    name: str,
+    stages: Sequence[Stage],
+    *,
+    model: str | None = None,
+    opening: ModelOptions = AS_USUAL,
+    device: str | None = None,
+    text_only: bool = False,
+    stop: Callable[[], bool] = lambda: False,
+    without_model: bool = False,
+) -> bool:
+    """Works on the run in `directory` until it is finished, or `stop` returns True, and saves; returns whether it is
+    finished.
+
+    `name` is new (`new_name`). `model` is needed if the plan's has moved, `opening` is how it is opened here, `device`
+    what it runs on; `text_only` ends after the text.
+    """
+    if not _NAME.fullmatch(name):
+        raise OptionError(f"{name!r} is not a name for a worker; use letters, digits and -")
+    run = Run.read(directory)
+    if without_model:
+        worker = Worker(run, None, name=name, stop=stop)
+        with worker.beating():
+            return worker.follow(stages)
+    from mnemoscope.models.object_state import hold_model
+
+    _check_libraries(run)
+    run.copy = run.open_text()
+    loaded = _load(run, model, opening, device)
+    for count in range(1_000_000):
+        worker = Worker(run, loaded, name=f"{name}-again-{count}" if count else name, stop=stop)
+        with worker.beating():
+            _check_devices(worker)
+            try:
+                with hold_model(loaded):
+                    return worker.follow(stages, text_only=text_only)
+            except WorkerClosed:  # others do what was not saved
+                continue
+    return False
+
+
+def _check_libraries(run: Run) -> None:
+    """Raises PartsDiffer unless the versions here are those of the plan, or others that were accepted."""
+    from mnemoscope.models import kernels_chosen
+
+    plan, here = run.plan, library_versions()
+    if plan.kernels != kernels_chosen():
+        raise PartsDiffer(
+            f"this worker's environment sets {kernels_chosen() or 'nothing'} for the choice of kernels, the plan's"
+            f" {plan.kernels or 'nothing'}; start it in the plan's environment"
+        )
+    others = [name for name in here if here[name] != getattr(plan, name)]
+    if others and here not in run.versions:
+        said = ", ".join(f"{name} {here[name]} (the plan has {getattr(plan, name)})" for name in others)
+        raise PartsDiffer(f"this worker has {said}; install the plan's version here")
+
+
+def _load(run: Run, model: str | None, opening: ModelOptions, device: str | None) -> "LanguageModel":
+    from mnemoscope.models import load_for_ids, load_model, set_threads
+
+    plan = run.plan
+    set_threads(plan.threads)
+    load = load_model if plan.ids_field is None else load_for_ids
+    model, opening = open_as_mined(run.directory, model, opening)
+    card = card_from_environment(os.environ) if device is None and plan.device == "cuda" else None
+    device = device or (plan.device if card is None else f"cuda:{card}")
+    loaded = load(model, dtype=plan.dtype, device=device, **opening.keywords())
+    if loaded.fingerprint != plan.model_fingerprint:
+        raise PartsDiffer(
+            f"{loaded.spec} is another model here than the one that the run was prepared with; give that as --model"
+        )
+    if loaded.device.type != plan.device:
+        raise PartsDiffer(f"this worker runs on {loaded.device.type}, the plan is for {plan.device}; set --device")
+    if loaded.attention != plan.attention:
+        raise PartsDiffer(
+            f"this worker computes attention by {loaded.attention}, the plan is for {plan.attention};"
+            " use the plan's libraries"
+        )
+    return loaded
+
+
+def _check_devices(worker: Worker) -> None:
+    """Raises PartsDiffer if others compute on another kind of device, unless that is allowed."""
+    beats = (worker.directory / BEATS).glob("*.json")
+    names = {worker.watch.last_beat(path.stem).get("device") for path in beats}
+    others = sorted(str(name) for name in names - {None, "", worker.device})
+    if others and not worker.run.mixed_devices:
+        raise PartsDiffer(
+            f"this worker computes on {worker.device}, others on {', '.join(others)}, and last bits differ between"
+            " them; use machines of one kind, or begin with --allow-mixed-devices"
+        )
