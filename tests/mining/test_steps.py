@@ -13,7 +13,6 @@ from safetensors.numpy import load_file
 
 from mnemoscope.errors import MiningError
 from mnemoscope.foundation.files import write_bytes
-from mnemoscope.foundation.heap import HeapTrimmer
 from mnemoscope.mining.steps import (
     Answers,
     PlannedSteps,
@@ -132,13 +131,6 @@ def test_every_step_is_saved_before_the_next_where_no_time_may_be_lost(tmp_path:
 
     run(tmp_path, planned(look, cuts(6, 2), work.answers))
     assert saved == [[], [0, 1], [0, 1, 4, 9]]
-
-
-def test_holes_in_memory_are_looked_for_behind_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    work, done = Squares(6), list[int]()
-    monkeypatch.setattr(HeapTrimmer, "check", lambda self: done.append(len(work.asked)))
-    take(work, cuts(6, 2), tmp_path)
-    assert done == [1, 2, 3]
 
 
 @pytest.mark.parametrize("kind", [np.int32, np.int64, np.float32, np.float64])

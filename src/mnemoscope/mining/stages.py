@@ -113,4 +113,3 @@ def run_unit(run: MiningRun, stage: Stage, number: int) -> None:
     if not 0 <= number < count:
         raise MiningError(f"stage {stage.name} has no task {number}, only {count}")
     stage.make(run, run.plan.layers[number] if stage.unit == "layer" else number)
-    run.context.heap.trim()

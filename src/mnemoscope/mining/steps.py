@@ -22,7 +22,6 @@ from safetensors.numpy import save
 from mnemoscope.atlas.manifest import WORK
 from mnemoscope.errors import MiningError
 from mnemoscope.foundation.files import write_bytes
-from mnemoscope.foundation.heap import HeapTrimmer
 from mnemoscope.foundation.progress import Checkpoints, Progress, ignore_progress
 from mnemoscope.mining.text.batches import even_parts, halves_of, run_in_halves
 from mnemoscope.mining.text.thread_team import ThreadTeam
@@ -43,7 +42,6 @@ class RunContext:
     directory: Path
     checkpoint_every: float = 60.0
     progress: Progress = ignore_progress
-    heap: HeapTrimmer = field(default_factory=HeapTrimmer)
     began: float = field(default_factory=time.monotonic)
     seconds: dict[str, float] = field(default_factory=dict)
     """Of each stage that has ended, in order."""
@@ -64,7 +62,6 @@ def run_checkpointed(
     with Checkpoints(save_state, every=context.checkpoint_every) as checkpoints:
         for number in numbers:
             take(number)
-            context.heap.check()
             checkpoints.step_done()
     save_state()
 
