@@ -8,7 +8,6 @@ are code in `__post_init__`.
 
 import inspect
 import os
-import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from math import inf
@@ -113,10 +112,10 @@ class DeclaredOptions:
         return cls(**made)
 
     @classmethod
-    def planned_names(cls, *, alike: bool = False) -> tuple[str, ...]:
+    def planned_names(cls, *, alike: bool = False) -> set[str]:
         """The fields that a mining plan has; `alike`: of these in which atlases agree that are compared."""
         each = ((one.name, declaration_of(one)) for one in fields(cls))  # type: ignore[arg-type]
-        return tuple(name for name, one in each if one and (one.planned == "alike" if alike else one.planned))
+        return {name for name, one in each if one and (one.planned == "alike" if alike else one.planned)}
 
     def values(self) -> Iterator[tuple["Field[Any]", Any]]:
         """All fields with their values, those of dataclasses inside in their place."""
@@ -129,13 +128,12 @@ class DeclaredOptions:
         changed = ((keyword_of(one), value) for one, value in self.values() if value != one.default)
         return {keyword: os.fspath(value) if isinstance(value, os.PathLike) else value for keyword, value in changed}
 
-    def words(self) -> list[str]:
-        """What is not at its default, as words of a command line."""
-        words: list[str] = []
-        for one, value in self.values():
-            if value != one.default:
-                words += [flag_of(one), *([] if value is True else [shlex.quote(str(value))])]
-        return words
+    @classmethod
+    def words_of(cls, values: Mapping[str, Any]) -> list[str]:
+        """The values of fields that are not at their defaults, as words of a command line, unquoted."""
+        stated = ((one, values[one.name]) for one in fields(cls) if one.name in values)  # type: ignore[arg-type]
+        changed = ((flag_of(one), value) for one, value in stated if value != one.default)
+        return [word for flag, value in changed for word in ([flag] if value is True else [flag, str(value)])]
 
     def taken_by(self, function: Callable[..., Any]) -> dict[str, Any]:
         """All that a function takes by keyword only."""
