@@ -327,7 +327,7 @@ def resume_command(directory: Path, begun: Mapping[str, Any]) -> str:
     return _mine_command(directory, plan, TRIGGERS, more)
 
 
-def _mine_command(directory: Path, plan: Mapping[str, Any], triggers: int, more: Mapping[str, Any]) -> str:
+def _mine_command(directory: Path, plan: Mapping[str, Any], triggers: int, more: dict[str, Any]) -> str:
     """With the options of a plan that are not the usual ones; those that model and text settle are in `more`."""
     usual = {"triggers": triggers, "per_sentence": str(MiningOptions.per_sentence)}  # as a plan writes them
     names = MiningOptions.planned_names() - {"layers", "removals", "batch_tokens"}

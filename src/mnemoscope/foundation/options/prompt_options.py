@@ -7,10 +7,10 @@ from typing import Any
 
 from mnemoscope.errors import OptionError
 from mnemoscope.foundation.options.chat_prompt import Prompt, check_messages
-from mnemoscope.foundation.options.declared import DeclaredOptions, argument, like, option
+from mnemoscope.foundation.options.declared import DeclaredOptions, argument, flag_of, like, option
 from mnemoscope.foundation.options.mining_options import LoadOptions
 from mnemoscope.foundation.options.model_options import ModelArgument
-from mnemoscope.foundation.options.prompt_file import read_messages
+from mnemoscope.foundation.options.prompt_file import check_restored, read_messages
 
 ORDERS = ("ablation", "attribution", "direct")
 PATCHES = ("contribution", "coefficient")
@@ -83,6 +83,16 @@ class TraceOptions(ModelArgument):
             raise OptionError("--figure1 LAYER and --out FILE go together: give both")
 
 
+def _check_prompts(options: Any, *alone: str) -> None:
+    """Raises OptionError unless there is one prompt or a file of them, and for what goes with one prompt only."""
+    given = options.prompt is not None or options.asked.messages is not None
+    if given == (options.prompts is not None):
+        raise OptionError("give one prompt, or --prompts FILE")
+    for one, value in options.values() if not given else ():
+        if one.name in alone and value != one.default:
+            raise OptionError(f"{flag_of(one)} is for one prompt; the file of --prompts has its own for each")
+
+
 @dataclass(frozen=True, kw_only=True)
 class AttributeOptions(ModelArgument):
     prompt: str | None = like(TraceOptions, "prompt")
@@ -104,6 +114,10 @@ class AttributeOptions(ModelArgument):
     seed: int = option(0, "Of the controls.", least=0)
     loading: LoadOptions
     fail_if: str | None = _fail_if(ATTRIBUTE, ATTRIBUTE_PROMPTS)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_prompts(self, "target", "against", "position", "chat")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,8 +148,11 @@ class DiffOptions(ModelArgument):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        _check_prompts(self, "other_prompt", "target", "against", "chat", "generate")
         if self.prompts is None and [self.other, self.other_adapter, self.other_prompt].count(None) != 2:
             raise OptionError("give one of --other, --other-adapter and --other-prompt")
+        two_prompts = self.other is None and self.other_adapter is None
+        check_restored(self.restored or 0, self.top, two_prompts=two_prompts, generate=self.generate)
         if self.save is not None and self.restored is None:
             raise OptionError("--save needs --restored K: how many of the first memories are put back")
         if self.restored is not None and self.save is None and not self.generate and self.fail_if is None:
