@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from mnemoscope.cli.command import as_command
 from mnemoscope.errors import OptionError
-from mnemoscope.foundation.options.declared import DeclaredOptions, argument, like, option
+from mnemoscope.foundation.options.declared import DeclaredOptions, like, option
 
 
 def even(number: int) -> None:
@@ -25,7 +25,7 @@ class Inside(DeclaredOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class Example(DeclaredOptions):
-    atlas: Path = argument("A folder.", metavar="ATLAS")
+    atlas: Path = option(help="A folder.", metavar="ATLAS", argument=True)
     most: int | None = option(None, "At most so many.", least=1, most=9, planned=True)
     every: float = option(2.5, "Seconds.", metavar="S", least=0, instead="now and then")
     split: str = option("line", "What is one.", flag="--by", choices=("line", "word"), planned="alike")

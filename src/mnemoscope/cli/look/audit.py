@@ -7,10 +7,10 @@ from pathlib import Path
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import load_shown, reporting
 from mnemoscope.cli.runner import emit
-from mnemoscope.foundation.options.audit_options import AuditOptions
 from mnemoscope.foundation.options.declared import option
 from mnemoscope.foundation.options.mining_options import LoadOptions
 from mnemoscope.foundation.options.model_options import ModelArgument, check_names
+from mnemoscope.foundation.options.prompt_options import AuditOptions
 
 
 @dataclass(frozen=True, kw_only=True)

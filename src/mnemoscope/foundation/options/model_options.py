@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mnemoscope.errors import ModelNotFound, OptionError
-from mnemoscope.foundation.options.declared import DeclaredOptions, argument, option
+from mnemoscope.foundation.options.declared import DeclaredOptions, option
 
 _SCHEMES = ("builtin:", "handmade:", "hub:", "memory:")
 _FAIRSEQ = "fairseq:"
@@ -123,9 +123,10 @@ def _bytes_of(size: str) -> int | None:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelArgument(DeclaredOptions):
-    model: str = argument(
-        "A hub id (gpt2), a local folder, a .gguf file, builtin:pydocs, fairseq:PATH.pt, or handmade:NAME.",
+    model: str = option(
+        help="A hub id (gpt2), a local folder, a .gguf file, builtin:pydocs, fairseq:PATH.pt, or handmade:NAME.",
         metavar="MODEL",
+        argument=True,
     )
 
 
