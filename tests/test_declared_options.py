@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from mnemoscope.cli.command import as_command
 from mnemoscope.errors import OptionError
-from mnemoscope.foundation.options.declared import DeclaredOptions, argument, like, option
+from mnemoscope.foundation.options.declared import DeclaredOptions, like, option
 
 
 def even(number: int) -> None:
@@ -25,7 +25,7 @@ class Inside(DeclaredOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class Example(DeclaredOptions):
-    atlas: Path = argument("A folder.", metavar="ATLAS")
+    atlas: Path = option(help="A folder.", metavar="ATLAS", argument=True)
     most: int | None = option(None, "At most so many.", least=1, most=9, planned=True)
     every: float = option(2.5, "Seconds.", metavar="S", least=0, instead="now and then")
     split: str = option("line", "What is one.", flag="--by", choices=("line", "word"), planned="alike")
@@ -71,8 +71,8 @@ def test_what_is_not_at_its_default_is_said() -> None:
     assert usual.keywords() == {"atlas": "a"}
     options = Example.of({"atlas": Path("a"), "most": 4, "split": "word", "plain": True, "spell": Path("x y"), "no": 1})
     assert options.keywords() == {"atlas": "a", "most": 4, "split": "word", "plain": True, "spell": "x y"}
-    words = Example.of({"atlas": Path("a"), "most": 4, "split": "word", "plain": True, "spell": "x y"}).words()
-    assert words == ["--atlas", "a", "--most", "4", "--by", "word", "--plain", "--spell", "'x y'"]
+    assert Example.words_of({"most": 4, "every": 2.5, "split": "word", "other": 1}) == ["--most", "4", "--by", "word"]
+    assert Inside.words_of({"plain": True, "word": "x y"}) == ["--plain", "--spell", "x y"]
     assert Example.of({"atlas": Path("a"), "inside": Inside(plain=True)}).inside.plain
 
     def function(atlas: Path, *, most: int, spell: str, other: int = 0) -> None: ...
@@ -81,8 +81,8 @@ def test_what_is_not_at_its_default_is_said() -> None:
 
 
 def test_a_plan_has_the_planned_fields() -> None:
-    assert Example.planned_names() == ("most", "split")
-    assert Example.planned_names(alike=True) == ("split",)
+    assert Example.planned_names() == {"most", "split"}
+    assert Example.planned_names(alike=True) == {"split"}
 
 
 def test_a_command_is_made_of_the_fields() -> None:

@@ -111,9 +111,6 @@ def _start_launcher(
             workers=fleet.count,
         )
         return ray, fleet.count or max(1, ray.capacity())
-    words: list[str] = []
-    for name, value in opening.keywords().items():
-        words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
     cards = torch.cuda.device_count() if plan.device == "cuda" else 0
-    local = LocalLauncher(directory, threads=plan.threads, words=words, cards=cards, each=fleet.cards)
+    local = LocalLauncher(directory, threads=plan.threads, words=opening.words(), cards=cards, each=fleet.cards)
     return local, fleet.count or 1

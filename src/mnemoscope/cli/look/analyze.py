@@ -12,7 +12,7 @@ from mnemoscope.cli.runner import emit
 from mnemoscope.errors import AtlasUnfinished
 from mnemoscope.foundation.files import is_writable
 from mnemoscope.foundation.formatting import pluralise
-from mnemoscope.foundation.options.declared import argument, option
+from mnemoscope.foundation.options.declared import option
 from mnemoscope.foundation.options.mining_options import AtlasArgument
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class AnalyzeOptions(AtlasArgument):
-    questions: list[str] | None = argument(
-        "Such as value_agreement, or figure4; all if none is named.", metavar="QUESTION", default=None
+    questions: list[str] | None = option(
+        None, "Such as value_agreement, or figure4; all if none is named.", metavar="QUESTION", argument=True
     )
     patterns: bool = option(False, "Make the patterns again before answering.")
     judgements: Path | None = option(

@@ -9,7 +9,7 @@ from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import reporting
 from mnemoscope.cli.runner import emit
 from mnemoscope.errors import OptionError
-from mnemoscope.foundation.options.declared import DeclaredOptions, argument, option
+from mnemoscope.foundation.options.declared import DeclaredOptions, option
 
 if TYPE_CHECKING:
     import polars as pl
@@ -19,7 +19,7 @@ _SHOWN, _WIDTH = 20, 80
 
 @dataclass(frozen=True, kw_only=True)
 class CompareOptions(DeclaredOptions):
-    atlases: list[Path] = argument("Two or more folders.", metavar="ATLAS")
+    atlases: list[Path] = option(help="Two or more folders.", metavar="ATLAS", argument=True)
     models: list[str] | None = option(
         None, "Their models, after the atlases: adds cosines of vectors.", metavar="MODEL MODEL ..."
     )

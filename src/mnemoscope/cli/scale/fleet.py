@@ -2,7 +2,6 @@
 
 import os
 import re
-import shlex
 import sys
 from pathlib import Path
 
@@ -84,7 +83,7 @@ def _launch(out: Path, options: MiningOptions, fleet: FleetOptions, *, json: boo
         workers=fleet.count or slurm.WORKERS,
         threads=threads,
         gpus=gpus,
-        worker_options=[word for quoted in options.opening.words() for word in shlex.split(quoted)],
+        worker_options=options.opening.words(),
     )
     if fleet.print:
         print(slurm.document(jobs), end="")

@@ -62,15 +62,7 @@ def worker(options: WorkerOptions, *, json: bool) -> None:
 
     name = options.name or new_name(worker_name_from_environment(os.environ) or "worker")
     with _stopping_on_signals(requested):
-        finished = work(
-            atlas,
-            name,
-            model=options.model,
-            opening=options.opening,
-            device=options.device,
-            text_only=options.text_only,
-            stop=stop,
-        )
+        finished = work(atlas, name, opening=options.opening, stop=stop, **options.taken_by(work))
     if json:
         emit({"atlas": str(atlas), "worker": name, "finished": finished})
     elif not stop():

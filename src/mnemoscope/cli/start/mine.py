@@ -11,7 +11,7 @@ from mnemoscope.cli.mined import summarise
 from mnemoscope.cli.progress import reporting
 from mnemoscope.cli.scale.fleet import is_for_workers, mine_with_fleet
 from mnemoscope.errors import AtlasExists
-from mnemoscope.foundation.options.declared import DeclaredOptions, argument, like, option
+from mnemoscope.foundation.options.declared import DeclaredOptions, like, option
 from mnemoscope.foundation.options.fleet_options import FleetOptions
 from mnemoscope.foundation.options.mining_options import MiningOptions
 from mnemoscope.foundation.options.model_options import (
@@ -25,10 +25,11 @@ from mnemoscope.foundation.options.model_options import (
 
 @dataclass(frozen=True, kw_only=True)
 class MineOptions(ModelArgument):
-    corpus: str = argument(
-        "builtin:pydocs, a .txt, .jsonl (.ndjson, .json) or .parquet file (also .gz, .xz, .zst) or a quoted glob, or"
-        " hub:DATASET[:CONFIG[:SPLIT]].",
+    corpus: str = option(
+        help="builtin:pydocs, a .txt, .jsonl (.ndjson, .json) or .parquet file (also .gz, .xz, .zst) or a quoted glob,"
+        " or hub:DATASET[:CONFIG[:SPLIT]].",
         metavar="CORPUS",
+        argument=True,
     )
     out: Path = option(help="The folder to make.", metavar="ATLAS")
     mining: MiningOptions
@@ -75,8 +76,8 @@ def _check_finished(out: Path, options: MiningOptions, model: str, corpus: str) 
 
 @dataclass(frozen=True, kw_only=True)
 class MergeOptions(DeclaredOptions):
-    out: Path = argument("The folder of the new atlas.", metavar="OUT")
-    parts: list[Path] = argument("Every part of one plan.", metavar="PART...")
+    out: Path = option(help="The folder of the new atlas.", metavar="OUT", argument=True)
+    parts: list[Path] = option(help="Every part of one plan.", metavar="PART...", argument=True)
     model: str | None = option(None, "The plan's model, if it has moved.", metavar="MODEL")
     opening: ModelOptions
     accept_versions: bool = like(MiningOptions, "accept_versions")

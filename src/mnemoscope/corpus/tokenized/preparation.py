@@ -25,7 +25,7 @@ from mnemoscope.corpus.tokenized.encoded_batches import Encoder
 from mnemoscope.corpus.tokenized.finalize import FinalizedCorpus, Limits, finalize, fingerprint
 from mnemoscope.corpus.tokenized.first_pass import FILES, FirstPass, ReadState
 from mnemoscope.corpus.tokenized.tokenized_corpus import COLUMNS, TokenizedCorpus
-from mnemoscope.errors import CorpusEmpty, CorpusUnreadable, OptionError
+from mnemoscope.errors import CorpusEmpty, CorpusUnreadable
 from mnemoscope.foundation.files import flush, read_object, remove_strays, storing, write_bytes
 from mnemoscope.foundation.progress import Progress, ignore_progress
 
@@ -70,9 +70,6 @@ def prepare(
     beyond the head's rows), StoreFailed.
     """
     check_split(split)
-    for name, value in (("longest", longest), ("max sentences", max_sentences), ("max tokens", max_tokens)):
-        if value is not None and value < 1:
-            raise OptionError(f"{name} is {value}; it must be at least 1")
     make = partial(
         _Preparation,
         encoder=encoder,
@@ -182,9 +179,9 @@ class _Preparation:
     def _read(self, reading: FirstPass) -> tuple[FinalizedCorpus, bool]:
         """Reads the rest of the source; returns the finalized corpus, and whether the source was read to its end."""
         source, state, limits, split = self.source, reading.state, self.limits, self.split
-        capped = limits.max_sentences is not None or limits.max_tokens is not None
+        capped = limits.sentences is not None or limits.tokens is not None
         state.look = max(state.look, FIRST_LOOK)
-        while state.look < (limits.max_sentences or 0):
+        while state.look < (limits.sentences or 0):
             state.look *= 2
 
         def final_if_enough() -> FinalizedCorpus | None:

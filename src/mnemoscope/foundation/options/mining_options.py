@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mnemoscope.errors import OptionError
-from mnemoscope.foundation.options.declared import DeclaredOptions, argument, like, option
+from mnemoscope.foundation.options.declared import DeclaredOptions, like, option
 from mnemoscope.foundation.options.model_options import AS_USUAL, ModelArgument, ModelOptions
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -203,13 +203,13 @@ class DemoOptions(DeclaredOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class AtlasArgument(DeclaredOptions):
-    atlas: Path = argument("The folder of the atlas.", metavar="ATLAS")
+    atlas: Path = option(help="The folder of the atlas.", metavar="ATLAS", argument=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExtendOptions(AtlasArgument):
-    tables: list[str] | None = argument(
-        "Such as roles; if none is named all missing ones but samples and random.", metavar="TABLE", default=None
+    tables: list[str] | None = option(
+        None, "Such as roles; if none is named all missing ones but samples and random.", metavar="TABLE", argument=True
     )
     model: str | None = option(None, "The model that was mined.", metavar="MODEL", instead="as mined")
     device: str = like(LoadOptions, "device")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mnemoscope.errors import ModelNotFound, OptionError
-from mnemoscope.foundation.options.declared import DeclaredOptions, argument, option
+from mnemoscope.foundation.options.declared import DeclaredOptions, option
 
 _SCHEMES = ("builtin:", "handmade:", "hub:", "memory:")
 _FAIRSEQ = "fairseq:"
@@ -123,9 +123,10 @@ def _bytes_of(size: str) -> int | None:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelArgument(DeclaredOptions):
-    model: str = argument(
-        "A hub id (gpt2), a local folder, a .gguf file, builtin:pydocs, fairseq:PATH.pt, or handmade:NAME.",
+    model: str = option(
+        help="A hub id (gpt2), a local folder, a .gguf file, builtin:pydocs, fairseq:PATH.pt, or handmade:NAME.",
         metavar="MODEL",
+        argument=True,
     )
 
 
@@ -165,7 +166,7 @@ class ModelOptions(DeclaredOptions):
 
     def __post_init__(self) -> None:
         # In Python a path and a mapping stand for these.
-        object.__setattr__(self, "adapter", None if self.adapter is None else os.fspath(self.adapter))
+        object.__setattr__(self, "adapter", None if self.adapter is None else str(self.adapter))
         object.__setattr__(self, "max_memory", write_max_memory(self.max_memory))
         super().__post_init__()
 
@@ -178,6 +179,10 @@ class ModelOptions(DeclaredOptions):
         shown: dict[str, Any] = {name: display_name(full_name(value)) for name, value in named.items()}
         return replace(self, **shown)
 
+    def words(self) -> list[str]:
+        """The options that are not at their defaults, as words of a command line, unquoted."""
+        return self.words_of(vars(self))
+
     def python_line(self, source: str) -> str:
         """The line of a Python script that opens the model `source` with these options, as `model`."""
         arguments = [repr(source), *(f"{name}={value!r}" for name, value in self.keywords().items())]
@@ -189,7 +194,7 @@ class ModelOptions(DeclaredOptions):
 
     def or_planned(self, plan: Mapping[str, Any]) -> "ModelOptions":
         """These options, with those left out taken from a plan, or from the paths beside it."""
-        names = {*ModelOptions.planned_names(), "dictionary"} & plan.keys()
+        names = (ModelOptions.planned_names() | {"dictionary"}) & plan.keys()
         return replace(self, **{name: plan[name] for name in names if getattr(self, name) in (None, False)})
 
 
