@@ -182,7 +182,9 @@ def test_a_damaged_file_is_said_once_and_the_text_prepared_again(
     before = files(tmp_path / "copy")
     victim = tmp_path / "copy" / f"{name}.bin"
     damage(victim)
-    assert notes_of(text, tmp_path / "copy") == [f"{victim} is not as it was prepared; the text is prepared again"]
+    assert notes_of(text, tmp_path / "copy") == [
+        f"{victim} was damaged since the run was stopped; the text is prepared again"
+    ]
     assert files(tmp_path / "copy") == before
     assert notes_of(text, tmp_path / "copy") == []
 
@@ -207,7 +209,7 @@ def test_a_damaged_validation_text_alone_is_prepared_again(text: Path, tmp_path:
     before = files(tmp_path / "copy/validation"), (tmp_path / "copy/text.bin").stat().st_ino
     flip(tmp_path / "copy/validation/lengths.bin")
     (said,) = notes_of(text, tmp_path / "copy", validation=validation)
-    assert "validation/lengths.bin is not as it was prepared" in said
+    assert "validation/lengths.bin was damaged since the run was stopped" in said
     assert (files(tmp_path / "copy/validation"), (tmp_path / "copy/text.bin").stat().st_ino) == before
     assert make(text, tmp_path / "copy", validation=validation).counts == made.counts
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from mnemoscope.cli.arguments import with_shared_options
+from mnemoscope.cli.command import as_command
 from mnemoscope.cli.look import analyze, attribute, audit, compare, diff, report, search, serve, show, trace
 from mnemoscope.cli.runner import run
 from mnemoscope.cli.scale import extend, lens, worker
@@ -52,7 +52,7 @@ app = typer.Typer(
 
 for verbs in GROUPS.values():
     for verb in verbs:
-        app.command(verb.__name__)(with_shared_options(verb))
+        app.command(verb.__name__)(as_command(verb))
 
 
 def _print_version(wanted: bool) -> None:

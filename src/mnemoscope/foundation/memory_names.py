@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mnemoscope.errors import MemoryIdError
-from mnemoscope.foundation.options.parameters import explain
 
 HISTOGRAM_EDGES: tuple[float, ...] = (
     *(-(2.0**power) for power in range(6, -11, -1)),
@@ -39,7 +38,6 @@ MEMORISED_TOKENS, MEMORISED_GIVEN = 64, 32
 _FORM = re.compile(r"L([0-9]{1,6})(?:\.([ES])([0-9]{1,6}))?\.M([0-9]{1,9})")
 
 
-@explain
 @dataclass(frozen=True)
 class MemoryId:
     """A memory's place; sorts by layer, expert (routed before shared), memory. At most one of the experts is set."""

@@ -30,7 +30,6 @@ from typing import (
 
 from mnemoscope.foundation.files import write_json
 from mnemoscope.foundation.formatting import json_safe, show_controls
-from mnemoscope.foundation.options.parameters import explain
 
 if TYPE_CHECKING:
     import polars as pl
@@ -53,12 +52,10 @@ def made_by(
     return {"model": model, "atlas": atlas, "package": package_version(), "options": dict(options), "seed": seed}
 
 
-@explain
 class Result:
     """A result, which is a dataclass with `made_by`, that `save` writes and `mnemoscope.open_result` reads."""
 
     def __init_subclass__(cls) -> None:
-        explain(cls)
         for name in vars(cls).keys() & {"__str__", "__repr__"}:
             setattr(cls, name, _visible(vars(cls)[name]))
 
@@ -67,7 +64,7 @@ class Result:
         raise NotImplementedError
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Writes the document as JSON, for `open_result` too. Raises StoreFailed."""
+        """Writes the document as JSON to `path`, for `open_result` too. Raises StoreFailed."""
         saved = {"kind": type(self).__name__, "fields": _plain(self)}
         write_json(Path(path), json_safe({**self.to_dict(), "saved": saved}))
         return Path(path)

@@ -1,32 +1,29 @@
 """`mnemoscope show`: one memory in the terminal; `mnemoscope verify`: whether an atlas is complete and unchanged."""
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.runner import emit
 from mnemoscope.errors import AtlasDamaged
+from mnemoscope.foundation.options.declared import option
+from mnemoscope.foundation.options.mining_options import AtlasArgument
 
 if TYPE_CHECKING:
     from mnemoscope.atlas import Atlas
     from mnemoscope.foundation.memory_names import MemoryId
 
 
-def show(
-    atlas: arg.AtlasFolder,
-    memory: Annotated[
-        str,
-        typer.Argument(
-            metavar="MEMORY",
-            help="Such as L10.M222; several: L5.M0-19,L6.M1 or @FILE, a saved list.",
-            show_default=False,
-        ),
-    ],
-    limit: Annotated[int, typer.Option(metavar="N", help="Prefixes to show of each sign (--json gives all).")] = 20,
-    json: arg.Json = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ShowOptions(AtlasArgument):
+    memory: str = option(
+        help="Such as L10.M222; several: L5.M0-19,L6.M1 or @FILE, a saved list.", metavar="MEMORY", argument=True
+    )
+    limit: int = option(20, "Prefixes to show of each sign (--json gives all).", least=1)
+
+
+def show(options: ShowOptions, *, json: bool) -> None:
     """Show one memory in the terminal.
 
     Its triggers, its value over the vocabulary, its activity, and the memories with the most similar values.
@@ -36,7 +33,7 @@ def show(
 
     Example: mnemoscope show atlas L10.M222
     """
-    arg.at_least(1, limit=limit)
+    atlas, memory = options.atlas, options.memory
     from mnemoscope.foundation.memory_names import MemoryId
     from mnemoscope.foundation.options.named_memories import NamedMemories
 
@@ -57,7 +54,7 @@ def show(
         from mnemoscope.cli.drawing import draw_memory
 
         print("\n" if number else "", end="")
-        draw_memory(opened, name, tables, limit=limit)
+        draw_memory(opened, name, tables, limit=options.limit)
     if json:
         about = {"atlas": str(atlas), "part": opened.manifest.get("part"), "made_by": opened.made_by(memory=memory)}
         emit({**(documents[0] if one else {"memories": documents}), **about})
@@ -87,16 +84,14 @@ def _document(tables: dict[str, Any]) -> dict[str, Any]:
     return {name: next(iter(one), None) if name in single else one for name, one in lists.items()}
 
 
-def verify(
-    atlas: arg.AtlasFolder,
-    json: arg.Json = False,
-) -> None:
+def verify(options: AtlasArgument, *, json: bool) -> None:
     """Check completeness, hashes and schema of an atlas.
 
     Reads every byte that the atlas's manifest covers. Exits with 2 and the list of what is wrong.
 
     Example: mnemoscope verify atlas
     """
+    atlas = options.atlas
     from mnemoscope import atlas as store
     from mnemoscope.atlas.manifest import read_claimed
 

@@ -2,49 +2,17 @@
 
 import os
 import re
-import shlex
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 from mnemoscope.cli.mined import summarise
 from mnemoscope.cli.progress import reporting
 from mnemoscope.cli.runner import arguments_given, emit
-from mnemoscope.errors import OptionError
 from mnemoscope.foundation.cores import usable_cores
+from mnemoscope.foundation.options.fleet_options import RAY_HERE, FleetOptions
 from mnemoscope.foundation.options.mining_options import MiningOptions
 
 _ADDRESS = re.compile(r"auto|local|ray://\S+|[\w.-]+:[0-9]{1,5}|\[[0-9a-fA-F:]+\]:[0-9]{1,5}")
-
-
-@dataclass(frozen=True)
-class WorkerOptions:
-    workers: str | None = None
-    gpus_per_worker: int | None = None
-    ray: str | None = None
-    prepare: bool = False
-    launch: str | None = None
-    print: bool = False
-    mixed_devices: bool = False
-
-    def __post_init__(self) -> None:
-        """Raises OptionError for options that do not go together."""
-        if self.launch not in (None, "slurm"):
-            raise OptionError(f"--launch {self.launch!r} is not known; write --launch slurm")
-        if self.print and self.launch is None:
-            raise OptionError("--print prints the jobs of --launch slurm; give that, too")
-        if self.gpus_per_worker is not None and self.gpus_per_worker < 0:
-            raise OptionError(f"--gpus-per-worker {self.gpus_per_worker} is impossible; it must be 0 or more")
-        if self.prepare and (self.ray is not None or self.launch is not None):
-            raise OptionError("--prepare only prepares; leave out --ray and --launch")
-        if self.ray is not None and self.launch is not None:
-            raise OptionError("--ray and --launch start workers in different ways; give one of them")
-        if self.workers not in (None, "auto") and not re.fullmatch(r"0*[1-9][0-9]{0,5}", str(self.workers)):
-            raise OptionError(f"--workers {self.workers!r} is not a number of workers; write --workers 4, or auto")
-
-    @property
-    def count(self) -> int | None:
-        return None if self.workers in (None, "auto") else int(str(self.workers))
 
 
 def name_ray(arguments: list[str]) -> list[str]:
@@ -53,13 +21,13 @@ def name_ray(arguments: list[str]) -> list[str]:
     for place, word in enumerate(arguments):
         following = arguments[place + 1] if place + 1 < len(arguments) else ""
         bare = word == "--ray" and not _ADDRESS.fullmatch(following)
-        words += ["--ray", "local"] if bare else [word]
+        words += ["--ray", RAY_HERE] if bare else [word]
     return words
 
 
-def is_for_workers(out: Path, asked: WorkerOptions) -> bool:
+def is_for_workers(out: Path, asked: FleetOptions) -> bool:
     """Whether workers mine: options ask for them, or the folder's unfinished run uses them."""
-    if asked != WorkerOptions():
+    if asked != FleetOptions():
         return True
     from mnemoscope.atlas.manifest import unfinished_plan, work_of
 
@@ -67,22 +35,20 @@ def is_for_workers(out: Path, asked: WorkerOptions) -> bool:
 
 
 def mine_with_fleet(
-    model: str, corpus: str, out: Path, options: MiningOptions, asked: WorkerOptions, *, json: bool
+    model: str, corpus: str, out: Path, options: MiningOptions, asked: FleetOptions, *, json: bool
 ) -> None:
     count = asked.count
-    from mnemoscope.cluster.run import FleetOptions, mine_with_workers
+    from mnemoscope.cluster.run import mine_with_workers
     from mnemoscope.cluster.shared_run import SharedRun
 
     if asked.launch is not None:
         _launch(out, options, asked, json=json)
         return
-    cards = 1 if asked.gpus_per_worker is None else asked.gpus_per_worker
-    fleet = FleetOptions(workers=count, ray=asked.ray, gpus_per_worker=cards, mixed_devices=asked.mixed_devices)
     if count is not None and asked.ray is None and not asked.prepare and count > (cores := len(usable_cores())):
         print(f"warning: {count} workers share {cores} cores; more workers than cores are no faster", file=sys.stderr)
     if asked.prepare:
         with reporting(events=json) as progress:
-            mine_with_workers(model, corpus, out, options, fleet, prepare=True, progress=progress)
+            mine_with_workers(model, corpus, out, options, asked, progress=progress)
         plan, run = SharedRun.read(out)
         if json:
             emit(
@@ -100,11 +66,11 @@ def mine_with_fleet(
         print(f"      mnemoscope mine {model} {corpus} --out {out} ...  (the same options: puts it together)")
         return
     with reporting(events=json) as progress:
-        made = mine_with_workers(model, corpus, out, options, fleet, progress=progress)
+        made = mine_with_workers(model, corpus, out, options, asked, progress=progress)
     summarise(made, json=json)
 
 
-def _launch(out: Path, options: MiningOptions, fleet: WorkerOptions, *, json: bool) -> None:
+def _launch(out: Path, options: MiningOptions, fleet: FleetOptions, *, json: bool) -> None:
     from mnemoscope.cluster.launchers import slurm
 
     stated = re.match(r"\s*([1-9][0-9]*)", os.environ.get("OMP_NUM_THREADS", ""))  # a list has one for each level
@@ -117,7 +83,7 @@ def _launch(out: Path, options: MiningOptions, fleet: WorkerOptions, *, json: bo
         workers=fleet.count or slurm.WORKERS,
         threads=threads,
         gpus=gpus,
-        worker_options=[word for quoted in options.opening.words() for word in shlex.split(quoted)],
+        worker_options=options.opening.words(),
     )
     if fleet.print:
         print(slurm.document(jobs), end="")

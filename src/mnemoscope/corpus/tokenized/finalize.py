@@ -31,8 +31,8 @@ _ENOUGH = 4_000
 class Limits:
     held_out: str
     """`hash` (the threshold rule), `list` (documents that the source names) or `nothing`."""
-    max_sentences: int | None
-    max_tokens: int | None
+    sentences: int | None
+    tokens: int | None
 
 
 @dataclass(frozen=True)
@@ -154,14 +154,14 @@ def _write_columns(
 def _within(lengths: Integers, *, mined: int, tokens: int, limits: Limits) -> tuple[int, bool]:
     """How many more sentences the caps allow, always at least the very first; and whether a cap is reached."""
     kept, ends = len(lengths), tokens + np.cumsum(lengths)
-    if limits.max_sentences is not None:
-        kept = min(kept, limits.max_sentences - mined)
-    if limits.max_tokens is not None:
-        fitting = int(np.searchsorted(ends, limits.max_tokens, side="right"))
+    if limits.sentences is not None:
+        kept = min(kept, limits.sentences - mined)
+    if limits.tokens is not None:
+        fitting = int(np.searchsorted(ends, limits.tokens, side="right"))
         kept = min(kept, max(fitting, 1 if mined == 0 else 0))
-    if kept < len(lengths) or mined + kept == limits.max_sentences:
+    if kept < len(lengths) or mined + kept == limits.sentences:
         return kept, True
-    return kept, limits.max_tokens is not None and kept > 0 and int(ends[kept - 1]) >= limits.max_tokens
+    return kept, limits.tokens is not None and kept > 0 and int(ends[kept - 1]) >= limits.tokens
 
 
 def fingerprint(directory: Path, sentences: int) -> str:

@@ -26,7 +26,7 @@ from mnemoscope.corpus.tokenized.encoded_batches import Encoder
 from mnemoscope.corpus.tokenized.finalize import FinalizedCorpus, Limits, finalize, fingerprint
 from mnemoscope.corpus.tokenized.first_pass import FirstPass
 from mnemoscope.corpus.tokenized.tokenized_corpus import COLUMNS, TokenizedCorpus
-from mnemoscope.errors import CorpusEmpty, CorpusUnreadable, OptionError
+from mnemoscope.errors import CorpusEmpty, CorpusUnreadable
 from mnemoscope.foundation.files import file_entry, flush, json_bytes, read_object, remove_strays, storing, write_json
 from mnemoscope.foundation.progress import NOTE, Progress, ignore_progress
 
@@ -70,9 +70,6 @@ def prepare(
     beyond the head's rows), StoreFailed.
     """
     check_split(split)
-    for name, value in (("longest", longest), ("max sentences", max_sentences), ("max tokens", max_tokens)):
-        if value is not None and value < 1:
-            raise OptionError(f"{name} is {value}; it must be at least 1")
     make = partial(
         _Preparation,
         encoder=encoder,
@@ -181,7 +178,7 @@ class _Preparation:
             ]
             if not wrong:
                 return stored
-            why = f"{directory / wrong[0]} is not as it was prepared"
+            why = f"{directory / wrong[0]} was damaged since the run was stopped"
         else:
             why = "" if stored or not left else f"{directory} holds a text that was not prepared to its end, or damaged"
         if why:
@@ -193,8 +190,8 @@ class _Preparation:
     def _read(self, reading: FirstPass) -> tuple[FinalizedCorpus, bool]:
         """Reads the source; returns the finalized corpus, and whether the source was read to its end."""
         source, read, limits, split = self.source, reading.counts, self.limits, self.split
-        look = FIRST_LOOK if (limits.max_sentences, limits.max_tokens) != (None, None) else math.inf
-        while look < (limits.max_sentences or 0):
+        look = FIRST_LOOK if (limits.sentences, limits.tokens) != (None, None) else math.inf
+        while look < (limits.sentences or 0):
             look *= 2
         options: dict[str, Any] = {"vocabulary": self.vocabulary, "render": self.render}
         pieces = source.pieces(**options)

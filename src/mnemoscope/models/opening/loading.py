@@ -15,7 +15,7 @@ from torch import nn
 
 from mnemoscope.errors import ModelUnsupported, OptionError, ProofFailed, TokenizerNotFound
 from mnemoscope.foundation.options.mining_options import AUTO, DTYPES
-from mnemoscope.foundation.options.model_options import ModelOptions, display_name, write_max_memory
+from mnemoscope.foundation.options.model_options import ModelOptions, display_name
 from mnemoscope.foundation.progress import Progress, report_loading, report_to, reporting_late
 from mnemoscope.models.forward.text_readings import capture_streams, read_text_coefficients
 from mnemoscope.models.language_model import LanguageModel, Readings
@@ -49,31 +49,32 @@ def load_model(
 ) -> LanguageModel:
     """The LanguageModel of a hub id, a folder, `builtin:NAME`, `handmade:NAME`, `fairseq:PATH.pt` or a loaded model.
 
-    `tokenizer` may be an object, too; with `"ids"` a text is its token ids in decimal, as `12 5 7`. With `beginning`
-    `"none"` position 0 of a sentence is never a trigger. `dequantize` widens a model in memory in a copy.
-
-    `dtype` None means float32; a model in memory keeps its own (another dtype or device works on a copy of its present
-    state). Such a model is in evaluation mode only during a use; after a change of it (object_state.py says which are
-    seen) it must be given here once more. `device` auto means a CUDA card if there is one, else the CPU; a model in
-    memory stays where it is. `max_memory` limits the weights on the device (`2GiB`), or on each
-    (`{0: "20GiB", "cpu": "9GiB"}`): a model that does not fit there, or into the free memory of `auto`, `cpu` or
-    `cuda`, is spread: cards, CPU, disk.
+    A model in memory is in evaluation mode only during a use; after a change of it (object_state.py says which are
+    seen) it must be given here once more. Another dtype or device, and `dequantize`, work on a copy of its present
+    state. A model that does not fit into `max_memory`, or into the free memory of `auto`, `cpu` or `cuda`, is spread:
+    cards, CPU, disk. With `beginning` `"none"` position 0 of a sentence is never a trigger.
 
     Raises ModelNotFound, TokenizerNotFound, ModelUnsupported, ModelDamaged, ProofFailed, OptionError.
+
+    Args:
+        source: The name, or a model in memory.
+        tokenizer: The tokenizer, if the model has none or needs another; ids: texts are token ids, as `12 5 7`.
+        adapter: A PEFT adapter (LoRA and others) to put on the model: its folder or hub id.
+        beginning: The token before every sentence, if not the model's own; none: nothing.
+        dequantize: Widen quantised weights at load.
+        dict: A fairseq model's dict.txt, if it is elsewhere.
+        revision: The hub model's revision: a branch, tag or commit.
+        dtype: Number format: float32 (None), bfloat16 or float16; a model in memory keeps its own.
+        device: Such as cpu, cuda or cuda:1; auto: a graphics card if there is one; a model in memory stays where it is.
+        trust_remote_code: Run code that comes with the model.
+        max_memory: Memory for weights: 2GiB, or 0=20GiB,cpu=60GiB; the rest of the model goes to disk.
+        progress: True: a bar in a terminal or notebook; or a function of stage, done, total (or None) and note.
     """
     refuse_coarse_products()
     kind = None if dtype is None else dtype_of(dtype)
     place = None if device == AUTO else device_of(device)
-    opening = ModelOptions(
-        revision=revision,
-        adapter=None if adapter is None else os.fspath(adapter),
-        tokenizer=str(tokenizer) if isinstance(tokenizer, str | Path) else None,
-        beginning=beginning,
-        dequantize=dequantize,
-        dictionary=dict,
-        trust_remote_code=trust_remote_code,
-        max_memory=write_max_memory(max_memory),
-    )
+    named = str(tokenizer) if isinstance(tokenizer, str | Path) else None
+    opening = ModelOptions.of({**locals(), "tokenizer": named})
     room = Room(kind or torch.float32, place, opening.max_memory)
     if room.is_bounded:
         room.budgets()

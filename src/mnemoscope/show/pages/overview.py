@@ -42,7 +42,7 @@ def overview_view(edition: Edition) -> Data:
         | {name: corpus[name] for name in ("fingerprint", "counts", "held_out_share", "overlap")},
         "plan": manifest.plan,
         # The record of the run is not covered by a hash, so nothing else depends on it.
-        "finished": read_object(edition.atlas.path / RUN).get("finished"),
+        "finished": read_object(edition.atlas.local(RUN)).get("finished"),
         "package": manifest.package,
         "atlas": edition.atlas.manifest_hash,
         "layers": [{"layer": layer, "memories": edition.atlas.memories(layer)} for layer in edition.atlas.layers],
@@ -70,7 +70,7 @@ def overview_words(edition: Edition, data: Data) -> Data:
             for one in draw_small(edition, *THE_PAPERS)
         ],
         "some": str(edition.atlas.name(edition.atlas.layers[-1], 0)),
-        "opened_by": model_words(manifest, otherwise=manifest.model.spec),
+        "opened_by": model_words(manifest.plan),
         "mined": describe_mining(edition.atlas),
         "waiting": [question for question in unanswered if question not in not_mined],
         "left_out": {question: answers[question].question.title for question in not_mined},
