@@ -17,8 +17,8 @@ import faulty_server
 from faulty_disk import Call
 from mining_killed import files, sentences, tables
 from mnemoscope.atlas import open_atlas
+from mnemoscope.atlas.files import verify
 from mnemoscope.atlas.manifest import MANIFEST
-from mnemoscope.atlas.verification import verify
 from mnemoscope.cli.app import run_verb
 from mnemoscope.models.opening.handmade.models import WORDS
 

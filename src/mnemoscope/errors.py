@@ -108,7 +108,7 @@ class ProofFailed(ModelError):
 
 
 class ModelChanged(ModelError):
-    """A model in memory that was changed where it cannot be read anew."""
+    """A model that was changed after it was loaded."""
 
 
 class CorpusError(MnemoscopeError):

@@ -22,13 +22,13 @@ def test_what_is_covered_is_verified(tmp_path: Path) -> None:
     two.write_text("2")
     beside.record_hashes(atlas, "analyses", ["analyses/one.json"])
     beside.record_hashes(atlas, "analyses", ["analyses/two.json"])
-    assert sorted(beside.recorded_hashes(atlas, "analyses")) == ["analyses/one.json", "analyses/two.json"]
+    assert sorted(atlas.made_later("analyses")) == ["analyses/one.json", "analyses/two.json"]
     assert verify(directory) == []
     one.write_text("changed")
     assert verify(directory) == ["analyses/one.json: the content is not what was written (its sha256 differs)"]
     one.unlink()
     beside.record_hashes(atlas, "analyses", ["analyses/two.json"])
-    assert list(beside.recorded_hashes(atlas, "analyses")) == ["analyses/two.json"]
+    assert list(atlas.made_later("analyses")) == ["analyses/two.json"]
 
 
 def mined_again(atlas: Atlas) -> Atlas:
@@ -44,9 +44,9 @@ def test_files_of_another_atlas_are_forgotten(tmp_path: Path) -> None:
     beside.record_hashes(old, "report", ["report/index.html"])
     new = mined_again(old)
     assert new.manifest_hash != old.manifest_hash
-    assert beside.recorded_hashes(new, "report") == {}
+    assert new.made_later("report") == {}
     beside.record_hashes(new, "report", ["report/index.html"])
-    assert beside.recorded_hashes(old, "report") == {}
+    assert old.made_later("report") == {}
 
 
 def test_what_a_manifest_beside_an_atlas_lists(tmp_path: Path) -> None:

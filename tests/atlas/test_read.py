@@ -1,6 +1,7 @@
 """Reading a hand-built atlas: memories by name, readable columns, and what is refused."""
 
 import json
+import os
 import re
 import shutil
 from html import unescape
@@ -12,14 +13,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from mnemoscope import errors
-from mnemoscope.atlas import Atlas, open_atlas, store
+from mnemoscope.atlas import Atlas, files, open_atlas, store
 from mnemoscope.atlas.derived_manifest import record_hashes
-from mnemoscope.atlas.manifest import begin, seal
+from mnemoscope.atlas.manifest import begin, read_sealed, seal
 from mnemoscope.atlas.read import first_upper_layer
 from mnemoscope.atlas.schema import TABLES, Provenance
 from mnemoscope.atlas.store import write_table
 from mnemoscope.cli.app import app
 from mnemoscope.cli.runner import run
+from mnemoscope.foundation.files import file_hash
 from mnemoscope.foundation.memory_names import MemoryId
 from support.handbuilt_atlas import (
     PROVENANCE,
@@ -407,3 +409,53 @@ def test_a_flipped_byte_in_the_sentences_is_never_read_as_text(tmp_path: Path) -
             continue
         assert seen.equals(honest), place
     assert refused > 20
+
+
+@pytest.mark.parametrize("name", ["sentences/part-000.parquet", "patterns.parquet", "vocabulary.parquet"])
+def test_of_an_atlas_from_elsewhere_every_file_is_held_against_its_manifest(tmp_path: Path, name: str) -> None:
+    """Also the sentences, and what can be made again; here those are read as they are."""
+    directory = build_atlas(tmp_path / "a")
+    rows: dict[str, Any] = {"layer": [0], "memory": [2], "pattern": [0], "kind": ["shallow"], "description": ["a"]}
+    rows |= {"triggers": [[0]], "lift": [None], "log10_p": [None]}
+    write_table(directory / "patterns.parquet", rows, name="patterns", provenance=PROVENANCE)
+
+    def foreign() -> Atlas:
+        return Atlas(directory, *read_sealed(directory), foreign=True)
+
+    assert open_atlas(directory).has("patterns")
+    assert not foreign().has("patterns"), "no manifest lists it"
+    record_hashes(open_atlas(directory), "analyses", ["patterns.parquet"])
+    kind = name.partition("/")[0].removesuffix(".parquet")
+    assert foreign().table(kind).equals(open_atlas(directory).table(kind))
+    table = pq.read_table(directory / name)
+    pq.write_table(table, directory / name, compression="none")
+    with pytest.raises(errors.AtlasDamaged, match="its sha256 differs"):
+        foreign().table(kind)
+    if kind != "vocabulary":
+        assert open_atlas(directory).table(kind).height == table.num_rows
+
+
+def test_a_file_is_hashed_once_in_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By whatever object it is read, until it changes."""
+    directory, seen = build_atlas(tmp_path / "a"), []
+    monkeypatch.setattr(files, "file_hash", lambda path: seen.append(path.name) or file_hash(path))
+    for _ in range(3):
+        open_atlas(directory).table("values", layer=0)
+    assert seen == ["layer-000.parquet"]
+    path = directory / "values/layer-000.parquet"
+    os.utime(path, (1, 1))
+    open_atlas(directory).table("values", layer=0)
+    assert seen == ["layer-000.parquet"] * 2
+
+
+def test_a_right_hash_excuses_no_form(tmp_path: Path) -> None:
+    """Also at the second read of a file that was read in part."""
+    write_tables(tmp_path)
+    columns = value_columns() | {"target": [6, 24, None, None]}
+    write_table(tmp_path / "values/layer-001.parquet", columns, name="values", provenance=PROVENANCE)
+    seal(tmp_path, manifest())
+    for _ in range(2):
+        atlas = open_atlas(tmp_path)
+        assert atlas.table("values", layer=1, columns=["memory", "value_norm"]).height == 4
+        with pytest.raises(errors.AtlasDamaged, match="target names token 24"):
+            atlas.table("values", layer=1)

@@ -74,7 +74,7 @@ def assert_same(atlas: Path, alone: Path) -> None:
 
 def held(out: Path, name: str) -> list[Path]:
     """The pieces of the text that a worker has."""
-    return list((out / "work/leases" / TEXT).glob(f"*.{name}"))
+    return list((out / "work/leases").glob(f"{TEXT}-of-*/*.{name}"))
 
 
 def worker_processes(out: Path) -> dict[str, psutil.Process]:

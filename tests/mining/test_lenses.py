@@ -301,7 +301,14 @@ def test_a_file_that_holds_no_lens_of_this_atlas_is_refused(tmp_path: Path) -> N
     path = tmp_path / "lenses/ridge.safetensors"
     manifest = SimpleNamespace(model=SimpleNamespace(fingerprint="m"), plan_hash="p")
     hashes = ["lenses/ridge.safetensors"]
-    known = {"path": tmp_path, "hashes": hashes, "check_hash": hashes.index, "manifest": manifest, "layers": range(2)}
+    known = {
+        "path": tmp_path,
+        "hashes": hashes,
+        "local": tmp_path.joinpath,
+        "checked_file": hashes.index,
+        "manifest": manifest,
+        "layers": range(2),
+    }
     atlas: Any = SimpleNamespace(**known)
     whole = {"weight": torch.ones(2, 3, 3), "bias": torch.ones(2, 3)}
     said = {"model": "m", "plan": "p", "layers": [0, 1]}

@@ -13,7 +13,6 @@ import pytest
 
 import mnemoscope as ms
 from mnemoscope.atlas import Atlas, open_atlas, verify
-from mnemoscope.atlas.derived_manifest import recorded_hashes
 from mnemoscope.atlas.lock import lock_folder
 from mnemoscope.atlas.schema import ANSWER_COLUMNS
 from mnemoscope.errors import AtlasBusy, AtlasUnfinished
@@ -173,7 +172,7 @@ def test_what_an_atlas_says_is_not_written_beside_another(tmp_path: Path, made: 
 
 
 def vouched(directory: Path) -> bool:
-    return "patterns.parquet" in recorded_hashes(open_atlas(directory), "analyses")
+    return "patterns.parquet" in open_atlas(directory).made_later("analyses")
 
 
 def test_patterns_that_nothing_vouches_for_are_made_again(tmp_path: Path) -> None:

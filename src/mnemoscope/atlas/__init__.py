@@ -8,13 +8,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mnemoscope.atlas.files import verify
     from mnemoscope.atlas.read import Atlas, Memory, open_atlas
-    from mnemoscope.atlas.verification import verify
 
 __all__ = ["Atlas", "Memory", "open_atlas", "verify"]
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        return getattr(import_module(f"mnemoscope.atlas.{'verification' if name == 'verify' else 'read'}"), name)
+        return getattr(import_module(f"mnemoscope.atlas.{'files' if name == 'verify' else 'read'}"), name)
     raise AttributeError(f"module 'mnemoscope.atlas' has no attribute {name!r}")

@@ -8,17 +8,19 @@ file and of the atlas's manifest. That of `analyses/` covers `patterns.parquet`,
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict
 
 import polars as pl
 
 from mnemoscope.atlas.form import unwritable
 from mnemoscope.atlas.lock import lock_folder
-from mnemoscope.atlas.manifest import MANIFEST, files_beside
-from mnemoscope.atlas.read import Atlas
+from mnemoscope.atlas.manifest import MANIFEST
 from mnemoscope.errors import AtlasBusy, AtlasDamaged, AtlasExists
 from mnemoscope.foundation.files import file_entry, is_hash, make_folder, read_object, storing, write_json
 from mnemoscope.foundation.origin import restore
+
+if TYPE_CHECKING:
+    from mnemoscope.atlas.files import AtlasFiles
 
 Layers = Annotated[
     pl.DataFrame,
@@ -68,7 +70,7 @@ class Pair(TypedDict):
 
 
 @contextmanager
-def write_beside(atlas: Atlas) -> Iterator[None]:
+def write_beside(atlas: "AtlasFiles") -> Iterator[None]:
     """Locks an opened atlas's folder."""
     with lock_folder(atlas.path):
         if atlas.is_replaced():
@@ -76,17 +78,16 @@ def write_beside(atlas: Atlas) -> Iterator[None]:
         yield
 
 
-def record_hashes(atlas: Atlas, side: str, paths: Iterable[str]) -> None:
+def record_hashes(atlas: "AtlasFiles", side: str, paths: Iterable[str]) -> None:
     """Writes the hashes of `paths` (relative to the atlas) into the manifest of the folder `side`.
 
     Keeps entries of other files that exist and were made from this atlas. The caller holds the lock.
     """
-    directory = atlas.path
-    folder = directory / side
-    make_folder(folder)
-    files = {path: entry for path, entry in recorded_hashes(atlas, side).items() if (directory / path).is_file()}
-    files |= {path: file_entry(directory / path) for path in paths}
-    write_json(folder / MANIFEST, {"atlas": atlas.manifest_hash, "files": dict(sorted(files.items()))})
+    make_folder(atlas.local(side))
+    files = {path: entry for path, entry in atlas.made_later(side).items() if atlas.local(path).is_file()}
+    files |= {path: file_entry(atlas.local(path)) for path in paths}
+    manifest = {"atlas": atlas.manifest_hash, "files": dict(sorted(files.items()))}
+    write_json(atlas.local(f"{side}/{MANIFEST}"), manifest)
 
 
 def made_files(path: Path, entry: str = "files") -> dict[str, Any]:
@@ -118,8 +119,3 @@ def read_pairs(path: Path) -> list[Pair]:
         return list(restore(Sequence[Pair], pairs))
     except (LookupError, TypeError, ValueError, pl.exceptions.PolarsError) as error:
         raise AtlasDamaged(f"{path}: a saved comparison is damaged ({error!r:.60}); compare again") from error
-
-
-def recorded_hashes(atlas: Atlas, side: str) -> dict[str, Any]:
-    """The files in the manifest of `side`, relative to the atlas; empty if it belongs to another atlas."""
-    return files_beside(atlas.path, side, atlas.manifest_hash)

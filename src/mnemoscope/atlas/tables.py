@@ -1,37 +1,26 @@
-"""Rows of an atlas's table files, checked before they are used.
+"""Rows of an atlas's tables, whose files are checked (files.py); what they hold is checked as it is read.
 
-A file is opened only if the manifest lists it, and refused if its hash, schema or origin differ from the manifest's. Of
-the sentences, which may be large, every page that is read is checked instead, and every requested id must exist.
-Selecting a few ids reads only the row groups that can hold them, so one memory costs the same in a large atlas.
+Every requested sentence must exist. Selecting a few ids reads only the row groups that can hold them, so one memory
+costs the same in a large atlas.
 """
 
 import shlex
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from mnemoscope.atlas.experts import counted_through, with_names
+from mnemoscope.atlas.files import AtlasFiles
 from mnemoscope.atlas.form import Manifest
-from mnemoscope.atlas.manifest import EXTENSIONS, MANIFEST, files_beside, mined_from
-from mnemoscope.atlas.mined_memories import MinedMemories
-from mnemoscope.atlas.schema import (
-    LENS_TABLES,
-    TABLES,
-    content_error,
-    place,
-    schema_error,
-    table_kind,
-)
-from mnemoscope.errors import AtlasBusy, AtlasDamaged, AtlasUnfinished, OptionError
-from mnemoscope.foundation.files import digest_of_files, file_hash, refuse_endless
+from mnemoscope.atlas.manifest import mined_from
+from mnemoscope.atlas.schema import LENS_TABLES, TABLES, content_error, place, table_kind
+from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, OptionError
 from mnemoscope.foundation.forks import refuse_forked
 from mnemoscope.foundation.formatting import runs
 from mnemoscope.foundation.heap import ran_out
@@ -48,29 +37,13 @@ class MadeFrame(pl.DataFrame):
     made_by: Mapping[str, Any] | None = None
 
 
-class Tables(MinedMemories):
-    """The table files of one atlas; keeps the footer of each checked file, unless the file can be made again."""
-
-    def __init__(self, path: Path, manifest: Manifest, manifest_hash: str) -> None:
-        super().__init__(path, manifest)
-        self.manifest_hash = manifest_hash
-        self._footers: dict[str, tuple[str, Any]] = {}
-
-    @cached_property
-    def hashes(self) -> dict[str, str]:
-        """The sha256 of every file that mining, `extend` or `lens` has made, by path."""
-        later = files_beside(self.path, EXTENSIONS, self.manifest_hash)
-        return {path: entry["sha256"] for path, entry in later.items()} | self.manifest.hashes
+class Tables(AtlasFiles):
+    """The tables of one atlas."""
 
     def made_by(self, **options: Any) -> dict[str, Any]:
         """The entry `made_by` of a result that is read off this atlas with these options."""
         model, seed = self.manifest.model.fingerprint, self.manifest.plan["seed"]
         return made_by(model=model, atlas=self.manifest_hash, options=options, seed=seed)
-
-    def forget(self) -> None:
-        """Forgets what tables there are, for those made since."""
-        self._footers.clear()
-        vars(self).pop("hashes", None)
 
     def has(self, table: str, *, layer: int | None = None) -> bool:
         """Whether the table exists, of every mined layer if it has one file each and no `layer` is named; raises
@@ -100,10 +73,10 @@ class Tables(MinedMemories):
             raise OptionError(f"table {name} is not divided by layer; leave the layer out")
         listed = self.hashes
         if kind.numbered == "part":
-            parts = [path for path in listed if (named := place(path)) is not None and named[0] is kind]
+            parts = [path for path in listed if path.startswith(f"{name}/") and place(path)]
             return sorted(parts, key=lambda path: (len(path), path))
         path = kind.path(layer)
-        present = path in listed if kind.mined else (self.path / path).is_file()
+        present = path in listed if kind.mined or self.foreign else self.local(path).is_file()
         return [path] if present else []
 
     def table(self, name: str, *, layer: int | None = None, columns: Sequence[str] | None = None) -> pl.DataFrame:
@@ -118,7 +91,7 @@ class Tables(MinedMemories):
             return pl.concat([_behind_layer(self.table(name, layer=one, columns=others), one) for one in self.layers])
         pieces = []
         for path in self.paths(name, layer):
-            with self._open(path) as file:
+            with self._open(name, path) as file:
                 pieces.append(self._frame(name, file.read(columns=self._names(columns)), columns, layer))
         rows, expected = pl.concat(pieces), self.manifest.model.sizes.vocabulary
         if name in ("tokens", "vocabulary") and rows.height != expected:
@@ -138,7 +111,7 @@ class Tables(MinedMemories):
         refuse_forked()
         if layer is None and table_kind(name).numbered == "layer":
             return pl.concat([_behind_layer(self.scan(name, layer=one), one) for one in self.layers])
-        rows = pl.scan_parquet([self.path / path for path in self.paths(name, layer)], glob=False)
+        rows = pl.scan_parquet(list(map(self.local, self.paths(name, layer))), glob=False)
         return counted_through(rows, self.numberings, layer)
 
     def rows_where(
@@ -156,7 +129,7 @@ class Tables(MinedMemories):
         wanted = sorted(set(ids))
         pieces: list[pl.DataFrame] = []
         for path in self.paths(name, layer):
-            with self._open(path) as file:
+            with self._open(name, path) as file:
                 groups = self._groups(file, column, wanted, layer)
                 if not groups and pieces:
                     continue
@@ -222,60 +195,21 @@ class Tables(MinedMemories):
         return [group for group in of_expert if group in of_memory]
 
     @contextmanager
-    def _open(self, path: str) -> Iterator[Any]:
+    def _open(self, name: str, path: str) -> Iterator[Any]:
         """The checked file; errors while it is read become AtlasDamaged."""
         refuse_forked()
-        where, name = self.path / path, path.removesuffix(".parquet").split("/")[0]
-        now = digest_of_files([where])
-        checked, footer = self._footers.get(path, (now, None))
+        where = self.local(path)
         try:
-            if footer is None or checked != now:  # never new bytes by an old footer
-                footer = None
-                refuse_endless(where)
-                self.check_hash(path)
-            with pq.ParquetFile(where, metadata=footer, memory_map=True, page_checksum_verification=True) as file:
-                if footer is None:
-                    if wrong := schema_error(name, file.schema_arrow, self.manifest.provenance):
-                        raise self._damage(f"{where} does not belong to this atlas: {wrong}")
-                    if path in self.hashes:
-                        self._footers[path] = now, file.metadata
-                if digest_of_files([where]) != now:
-                    raise self._damage(f"{where} was changed while it was opened; try again")
+            with self.open_table(name, path) as file:
                 yield file
         except FileNotFoundError:
             remedy = rebuild_command(self.path, name, self.manifest)
-            raise self._damage(f"{where} is missing; restore it, or make it with {remedy}") from None
+            raise self.damage(f"{where} is missing; restore it, or make it with {remedy}") from None
         except (OSError, pa.ArrowException, pl.exceptions.PolarsError) as error:
             if ran_out(error):
                 raise MemoryError from error
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise self._damage(
-                f"{where} cannot be read ({reason}); mine the atlas again or restore the file"
-            ) from error
-
-    def check_hash(self, path: str) -> None:
-        """Raises AtlasDamaged if the file `path` was changed: a flipped bit in its footer could hide rows from
-        `rows_where`.
-        """
-        hash = None if path.startswith("sentences/") else self.hashes.get(path)
-        if hash is not None and file_hash(self.path / path) != hash:
-            raise self._damage(
-                f"{self.path / path} is not the file that was mined (its sha256 differs);"
-                f" `mnemoscope verify {self.path}` lists the damage"
-            )
-
-    def is_replaced(self) -> bool:
-        """Whether the folder holds another atlas by now, or none."""
-        try:
-            return file_hash(self.path / MANIFEST) != self.manifest_hash
-        except OSError:
-            return True
-
-    def _damage(self, line: str) -> AtlasDamaged | AtlasBusy:
-        """The error of a file that is not this atlas's."""
-        if self.is_replaced():
-            return AtlasBusy(f"{self.path} was mined anew since it was opened; open it again")
-        return AtlasDamaged(line)
+            raise self.damage(f"{where} cannot be read ({reason}); mine the atlas again or restore the file") from error
 
 
 def _behind_layer(rows: Frame, layer: int) -> Frame:

@@ -9,7 +9,7 @@ from mnemoscope.foundation.options.mining_options import MiningOptions
 from mnemoscope.foundation.options.model_options import ModelOptions, check_names
 
 if TYPE_CHECKING:
-    from mnemoscope.atlas.mined_memories import MinedMemories
+    from mnemoscope.atlas.manifest import MinedMemories
 
 
 def check_folder(out: Path) -> str:
@@ -35,8 +35,7 @@ def check_atlases(*atlases: Path | None) -> None:
 
 def memories_of(atlas: Path) -> "MinedMemories":
     """The memories that the atlas has, by its manifest; raises what opening the atlas raises."""
-    from mnemoscope.atlas.manifest import read_manifest
-    from mnemoscope.atlas.mined_memories import MinedMemories
+    from mnemoscope.atlas.manifest import MinedMemories, read_manifest
 
     return MinedMemories(atlas, read_manifest(atlas))
 

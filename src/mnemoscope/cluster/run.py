@@ -12,7 +12,6 @@ from mnemoscope.cluster.driver import Driver, Launcher
 from mnemoscope.cluster.launchers.local_launcher import LocalLauncher
 from mnemoscope.cluster.launchers.ray_launcher import RayLauncher
 from mnemoscope.cluster.settling import settle_run
-from mnemoscope.cluster.stages import PublishedStage
 from mnemoscope.errors import OptionError
 from mnemoscope.foundation.options.fleet_options import RAY_HERE, FleetOptions
 from mnemoscope.foundation.options.mining_options import MiningOptions
@@ -69,8 +68,7 @@ def mine_with_workers(
         with driver.running():
             states = driver.read_text()
             for stage in mined_stages(plan):
-                units = stage.count(len(plan.layers), settled.run.pieces)
-                driver.run_tasks(PublishedStage(stage.name, units, states))
+                driver.run_stage(stage.name, states, needless=stage.joined)
         seal_run(
             context, plan, settled.facts, counts=settled.counts, versions=settled.versions, keep_work=options.keep_work
         )

@@ -17,11 +17,10 @@ from mnemoscope.atlas.derived_manifest import (
     Pair,
     read_pairs,
     record_hashes,
-    recorded_hashes,
     write_beside,
 )
 from mnemoscope.atlas.manifest import COMPARISONS
-from mnemoscope.foundation.files import file_hash, read_object, write_json
+from mnemoscope.foundation.files import read_object, write_json
 from mnemoscope.foundation.formatting import format_value, json_safe
 from mnemoscope.foundation.origin import Result
 
@@ -74,15 +73,15 @@ class AtlasComparison(Result):
         place = f"{COMPARISONS}/{name}.json"
         atlas = open_atlas(self.atlas)
         with write_beside(atlas):
-            write_json(atlas / place, self.to_dict())
+            write_json(atlas.local(place), self.to_dict())
             record_hashes(atlas, COMPARISONS, [place])
-        return atlas / place
+        return atlas.local(place)
 
 
 def saved_comparisons(atlas: Atlas) -> list[dict[str, Any]]:
     """The documents that `save` put into the atlas and nobody changed since."""
-    listed = {atlas.path / path: entry for path, entry in recorded_hashes(atlas, COMPARISONS).items()}
-    whole = [path for path, entry in listed.items() if path.is_file() and file_hash(path) == entry["sha256"]]
+    listed = atlas.made_later(COMPARISONS)
+    whole = [atlas.local(path) for path in listed if atlas.read_listed(path, listed) is not None]
     for path in whole:
         read_pairs(path)
     return [read_object(path) for path in whole]

@@ -158,7 +158,7 @@ def file_entry(path: Path) -> dict[str, Any]:
 def is_file_entry(path: str, entry: Any) -> bool:
     """Whether an entry of an untrusted manifest has the form of `file_entry` and stays in the folder."""
     place, size = PurePosixPath(path), entry.get("bytes", 0) if isinstance(entry, dict) else None
-    inside = place.parts and not place.is_absolute() and ".." not in place.parts and "\0" not in path
+    inside = place.parts and not place.is_absolute() and ".." not in place.parts and path.isprintable()
     sized = type(size) is int and size >= 0
     return bool(inside and len(path) <= _LONGEST_PATH and sized and is_hash(entry.get("sha256")))
 

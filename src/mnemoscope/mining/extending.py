@@ -103,9 +103,9 @@ def extend(
                 context = RunContext(atlas.path, checkpoint_every, report)
                 run = MiningRun(context, loaded, plan, texts=texts)
                 for name in made:
-                    if name in there:
-                        for path in files_of(atlas, name):
-                            (atlas.path / path).unlink(missing_ok=True)
+                    for path in files_of(atlas, name) if name in there else ():
+                        (atlas.path / path).unlink(missing_ok=True)
+                    run.record.take_up(run.context.progress)
                     run_stages(run, [stage for stage in STAGES if stage.table == name])
                     check_unchanged(loaded)
                     cover(atlas, files_of(atlas, name), context)

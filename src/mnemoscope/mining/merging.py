@@ -93,6 +93,7 @@ def merge(
         context = RunContext(directory, progress=report)
         states = [folder / STATE / CHECKPOINT for folder in folders]
         run = MiningRun(context, loaded, plan, states, parts=folders, mixed=allow_mixed_devices)
+        run.record.take_up(run.context.progress)
         run_stages(run, mined_stages(plan))
         check_unchanged(loaded)
         seal_run(context, plan, model_facts(loaded), counts=manifests[0].corpus.counts, versions=versions)

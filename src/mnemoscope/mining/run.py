@@ -18,6 +18,7 @@ from mnemoscope.foundation.progress import Progress, ignore_progress, report_to
 from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.prefix_pass import PREFIXES
 from mnemoscope.mining.plan.mining_plan import MiningPlan
+from mnemoscope.mining.record import RunRecord
 from mnemoscope.mining.run_folder import (
     RunInputs,
     check_writable,
@@ -159,6 +160,7 @@ def run_mining(
         if is_finished(context, begun, options):
             return directory
         text = settle_text(context, begun, options)
+        RunRecord(directory, text.plan.hash()).take_up(progress)
         state = read_text(context, begun.model, text.copy, text.plan, share=options.share)
         run = MiningRun(context, begun.model, text.plan, [state], text.copy)
         if options.share is None:

@@ -34,7 +34,7 @@ from mnemoscope.models.modules.offloading import device_of_module, places_of
 from mnemoscope.models.modules.parameter_count import count_parameters
 from mnemoscope.models.modules.projections import Fold, Head, LinearHead, Projection, fold_of, scale_of
 from mnemoscope.models.modules.taps import Reached, Taps, reach
-from mnemoscope.models.object_state import ObjectInUse, held, hold_model
+from mnemoscope.models.object_state import NetworkGuard, held, hold_model
 from mnemoscope.models.text_arrays import TextArrays
 from mnemoscope.models.tokens.chat_reader import ChatReader, chat_template
 from mnemoscope.models.tokens.model_tokens import Reader
@@ -78,7 +78,7 @@ class LanguageModel(metaclass=_Reloaded):
     the weights. `boundaries` are row lengths, with the beginning token, beyond which the function differs (company.py).
     `eager`: plain attention is the same function. `unread` are the stored weights that the model did not take.
     `fingerprint` covers model and beginning, `content` the model only; `source` and `opening` open it, `name` and
-    `spec` are shown. `cache` keeps what readers compute of the model, until it is read anew.
+    `spec` are shown. `cache` keeps what readers compute of the model.
 
     Hold `lock` while running the model with hooks, which see every forward: one thread at a time, reentrant.
     """
@@ -88,8 +88,8 @@ class LanguageModel(metaclass=_Reloaded):
         self.anatomy = anatomy
         self.source, self.opening, self.hub, self.name = parts.spec, parts.opening, parts.hub, parts.shown_name
         self.spec = parts.opening.spec_of(self.name)
-        self.revision, self._content = revision, content
-        self._fingerprint = fingerprint(content, beginning)
+        self.revision, self.content = revision, content
+        self.fingerprint = fingerprint(content, beginning)
         self.family = anatomy.family
         self.block = layers[0].kind
         self.gated = any(layer.ffn.has_gate for layer in layers)
@@ -104,7 +104,7 @@ class LanguageModel(metaclass=_Reloaded):
         self.final_norm, self.linear_head = anatomy.final_norm is not None, anatomy.two_level is None
         self.probed = any(layer.ffn.is_probed for layer in layers)
         self._values = Cache(PROBED_BYTES, weigh=lambda values: values.untyped_storage().nbytes())
-        self.usage: ObjectInUse | None = None
+        self.usage: NetworkGuard | None = None
         _ = self.probed and self.values(0)  # fails before the first forward
         self._running, self.lock = local(), _LOCKS.setdefault(anatomy.model, RLock())
         self.cache = Cache()
@@ -130,20 +130,8 @@ class LanguageModel(metaclass=_Reloaded):
         return f"<LanguageModel {self.spec}: {self.sizes!r}, {str(self.dtype).removeprefix('torch.')} on {self.device}>"
 
     def in_use(self) -> AbstractContextManager[None]:
-        """Holds the network in evaluation mode, unchanged since its proof, or read anew; see object_state.py."""
-        return hold_model(self, compare=False, steadily=False)
-
-    @property
-    @held
-    def content(self) -> str:
-        """The sha256, in hex, of the model without the beginning of its sentences."""
-        return self._content
-
-    @property
-    @held
-    def fingerprint(self) -> str:
-        """The sha256, in hex, of model and beginning."""
-        return self._fingerprint
+        """Holds the network in evaluation mode; raises ModelChanged unless it is as it was proved (object_state.py)."""
+        return hold_model(self, steadily=False, of_verb=False)
 
     def numbering(self, layer: int) -> Numbering:
         """The numbers and names of a layer's memories."""

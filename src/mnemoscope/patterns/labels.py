@@ -69,7 +69,7 @@ def write_labels(atlas: Atlas) -> str:
     columns = {name: [row[place] for row in rows] for place, name in enumerate(names)}
     kind = TABLES["labels"]
     columns = with_experts(columns, atlas.numberings, None)
-    write_table(atlas.path / kind.path(), columns, name=kind.name, provenance=atlas.manifest.provenance)
+    write_table(atlas.local(kind.path()), columns, name=kind.name, provenance=atlas.manifest.provenance)
     return kind.path()
 
 

@@ -7,6 +7,7 @@ layer lies in the atlas's work folder. Only `join_patterns` needs a finished atl
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ import pyarrow.parquet as pq
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.derived_manifest import record_hashes
-from mnemoscope.atlas.manifest import WORK
+from mnemoscope.atlas.manifest import ANALYSES, WORK
 from mnemoscope.atlas.schema import TABLES, schema_error
 from mnemoscope.atlas.store import write_table
 from mnemoscope.atlas.tables import patterns_command
@@ -43,28 +44,31 @@ def write_patterns(atlas: Atlas, *, progress: Progress = ignore_progress) -> int
 def store_patterns(atlas: Atlas, columns: Mapping[str, Any]) -> int:
     """Writes patterns.parquet and labels.parquet; returns the number of patterns."""
     kind = TABLES["patterns"]
-    write_table(atlas.path / kind.path(), columns, name=kind.name, provenance=atlas.manifest.provenance)
-    record_hashes(atlas, "analyses", [kind.path(), write_labels(atlas)])
+    write_table(atlas.local(kind.path()), columns, name=kind.name, provenance=atlas.manifest.provenance)
+    record_hashes(atlas, ANALYSES, [kind.path(), write_labels(atlas)])
     return len(columns["pattern"])
 
 
-def write_words(atlas: Atlas, *, progress: Progress = ignore_progress) -> None:
-    write_json(atlas.path / _WORDS, {"plan": atlas.manifest.plan_hash, "words": words_of(atlas, progress=progress)})
+def write_words(atlas: Atlas, *, progress: Progress = ignore_progress) -> Path:
+    path = atlas.local(_WORDS)
+    write_json(path, {"plan": atlas.manifest.plan_hash, "words": words_of(atlas, progress=progress)})
+    return path
 
 
 def open_finder(atlas: Atlas) -> PatternFinder:
     """Raises AtlasUnfinished before `write_words`."""
-    stored = read_object(atlas.path / _WORDS)
+    stored = read_object(atlas.local(_WORDS))
     if stored.get("plan") != atlas.manifest.plan_hash:
         raise AtlasUnfinished(
-            f"{atlas.path / _WORDS} is missing, or is of another run; run the same command again, which makes it"
+            f"{atlas.local(_WORDS)} is missing, or is of another run; run the same command again, which makes it"
         )
     return PatternFinder(atlas, stored["words"])
 
 
-def write_layer_patterns(atlas: Atlas, layer: int, finder: PatternFinder) -> None:
-    columns = columns_of(atlas, finder.of_layer(layer))
-    write_table(atlas.path / _LAYER.format(layer), columns, name="patterns", provenance=atlas.manifest.provenance)
+def write_layer_patterns(atlas: Atlas, layer: int, finder: PatternFinder) -> Path:
+    columns, path = columns_of(atlas, finder.of_layer(layer)), atlas.local(_LAYER.format(layer))
+    write_table(path, columns, name="patterns", provenance=atlas.manifest.provenance)
+    return path
 
 
 def join_patterns(atlas: Atlas) -> int:
@@ -74,7 +78,7 @@ def join_patterns(atlas: Atlas) -> int:
 
 
 def _read(atlas: Atlas, layer: int) -> pa.Table:
-    path = atlas.path / _LAYER.format(layer)
+    path = atlas.local(_LAYER.format(layer))
     try:
         table = pq.read_table(path, partitioning=None)
         error = schema_error("patterns", table.schema, atlas.manifest.provenance)

@@ -14,12 +14,13 @@ from typing import Any, TypeVar
 import polars as pl
 
 from mnemoscope.atlas import Atlas, open_atlas
-from mnemoscope.atlas.derived_manifest import record_hashes, recorded_hashes, write_beside
+from mnemoscope.atlas.derived_manifest import record_hashes, write_beside
+from mnemoscope.atlas.manifest import ANALYSES
 from mnemoscope.atlas.schema import ANSWER_COLUMNS, QUESTIONS, TABLES
 from mnemoscope.atlas.store import write_free_table
 from mnemoscope.atlas.tables import rebuild_command
 from mnemoscope.errors import AtlasUnfinished, StoreFailed
-from mnemoscope.foundation.files import read_regular, write_json
+from mnemoscope.foundation.files import write_json
 from mnemoscope.foundation.forks import refuse_forked
 from mnemoscope.foundation.progress import Progress, ignore_progress
 from mnemoscope.patterns import write_patterns
@@ -30,7 +31,6 @@ from mnemoscope.questions.sources import is_switched_off, model_layers, plan_see
 Document = dict[str, Any]
 _Result = TypeVar("_Result")
 
-SIDE = "analyses"
 COMPOSITIONS = "refinement_events"
 
 
@@ -96,18 +96,19 @@ def _store(atlas: Atlas, answers: Mapping[str, AnswerFiles]) -> None:
     with write_beside(atlas):
         for question, made in answers.items():
             paths = answer_files(question)
-            write_json(atlas.path / paths[0], made.document)
-            table = made.table.to_arrow()
-            write_free_table(atlas.path / paths[1], table, name=question, provenance=origin, columns=ANSWER_COLUMNS)
+            document, table, *cases = map(atlas.local, paths)
+            write_json(document, made.document)
+            rows = made.table.to_arrow()
+            write_free_table(table, rows, name=question, provenance=origin, columns=ANSWER_COLUMNS)
             if made.cases is not None:
-                cases = made.cases.to_arrow()
-                write_free_table(atlas.path / paths[2], cases, name=f"{question}.cases", provenance=origin)
-            record_hashes(atlas, SIDE, paths)
+                rows = made.cases.to_arrow()
+                write_free_table(cases[0], rows, name=f"{question}.cases", provenance=origin)
+            record_hashes(atlas, ANALYSES, paths)
 
 
 def answer_files(question: str) -> list[str]:
-    cases = [f"{SIDE}/{question}.cases.parquet"] if load_question(question).cases else []
-    return [f"{SIDE}/{question}.json", f"{SIDE}/{question}.parquet", *cases]
+    endings = ("json", "parquet", *(["cases.parquet"] if load_question(question).cases else []))
+    return [f"{ANALYSES}/{question}.{ending}" for ending in endings]
 
 
 def write_all(atlas: Atlas, *, progress: Progress = ignore_progress) -> Answers:
@@ -131,7 +132,7 @@ def read_only_answers(atlas: Atlas, questions: Sequence[str], *, anew: bool = Fa
             f" `mnemoscope report {shlex.quote(str(atlas.path))} --out DIR`"
         )
     unanswered = _try_each(lacking, lambda question: make_answer(atlas, question), ignore_progress)[1]
-    documents = {question: json.loads(stored[question][0]) for question in questions if question not in unanswered}
+    documents = {one: files.document for one in questions if one not in unanswered and (files := stored[one])}
     if not documents:
         raise AtlasUnfinished(next(iter(unanswered.values())))
     return Answers(documents, unanswered)
@@ -159,7 +160,7 @@ def with_patterns(
     """
     refuse_part(atlas)
     needed = any(load_question(question).needs_patterns for question in questions)
-    if not anew and not (needed and _read(atlas, [TABLES["patterns"].path()], recorded_hashes(atlas, SIDE)) is None):
+    if not anew and not (needed and atlas.read_listed(TABLES["patterns"].path(), atlas.made_later(ANALYSES)) is None):
         return atlas
     with write_beside(atlas):
         write_patterns(atlas, progress=progress)
@@ -168,7 +169,7 @@ def with_patterns(
 
 def outdated_by_patterns(atlas: Atlas) -> tuple[str, ...]:
     dependent = (question for question in QUESTIONS if load_question(question).needs_patterns)
-    return tuple(question for question in dependent if (atlas.path / answer_files(question)[0]).is_file())
+    return tuple(question for question in dependent if atlas.local(answer_files(question)[0]).is_file())
 
 
 def load_answers(atlas: Atlas, *, keep: bool = True, progress: Progress = ignore_progress) -> LoadedAnswers:
@@ -177,7 +178,7 @@ def load_answers(atlas: Atlas, *, keep: bool = True, progress: Progress = ignore
     """
     stored = _read_answers(atlas)
     without = [question for question in stored if lacks_tables(atlas, question)]
-    outdated = [question for question, contents in stored.items() if not _is_current(atlas, question, contents)]
+    outdated = [question for question, files in stored.items() if not _is_current(atlas, question, files)]
     lacking = [question for question in outdated if question not in without]
     try:
         atlas = with_patterns(atlas, lacking, progress=progress)
@@ -196,39 +197,36 @@ def load_answers(atlas: Atlas, *, keep: bool = True, progress: Progress = ignore
 
     made, reasons = _try_each(lacking, make, progress)
     reasons |= _try_each([question for question in outdated if question in without], make, ignore_progress)[1]
-    answered = made | {one: _parse(files) for one, files in stored.items() if files and one not in lacking}
-    answers = {one: _answer(atlas, one, answered.get(one), reasons.get(one, "")) for one in QUESTIONS}
-    cases = answered[COMPOSITIONS].cases if COMPOSITIONS in answered else None
-    return LoadedAnswers(answers, cases, tuple(made), atlas)
+    answered = stored | {one: made.get(one) for one in lacking}
+    answers = {one: _answer(atlas, one, files, reasons.get(one, "")) for one, files in answered.items()}
+    compositions = answered[COMPOSITIONS]
+    return LoadedAnswers(answers, compositions.cases if compositions else None, tuple(made), atlas)
 
 
 def stored_answers(atlas: Atlas) -> dict[str, Answer]:
     """The stored answers, current or not, in the paper's order; computes nothing."""
-    stored = {question: _parse(files) if files else None for question, files in _read_answers(atlas).items()}
-    return {one: _answer(atlas, one, made, "" if made else _remedy(atlas, one)) for one, made in stored.items()}
-
-
-def _remedy(atlas: Atlas, question: str) -> str:
-    if lacking := _lacking_table(atlas, question):
-        return f"make its table {lacking} with {rebuild_command(atlas.path, lacking, atlas.manifest)}"
-    return f"make it with `mnemoscope analyze {shlex.quote(str(atlas.path))}`"
+    answers = {}
+    for question, files in _read_answers(atlas).items():
+        remedy = f"make it with `mnemoscope analyze {shlex.quote(str(atlas.path))}`"
+        if lacking := _lacking_table(atlas, question):
+            remedy = f"make its table {lacking} with {rebuild_command(atlas.path, lacking, atlas.manifest)}"
+        answers[question] = _answer(atlas, question, files, remedy)
+    return answers
 
 
 def answers_with(atlas: Atlas, question: str) -> dict[str, Answer]:
     """The stored answers with a current one of `question`, which is not stored."""
-    contents = _read_answers(atlas)
-    made = None if _is_current(atlas, question, contents.get(question, ())) else make_answer(atlas, question)
-    stored = {one: _parse(files) if files else None for one, files in contents.items()}
-    if made:
-        stored[question] = made
+    stored = _read_answers(atlas)
+    if not _is_current(atlas, question, stored.get(question)):
+        stored[question] = make_answer(atlas, question)
     return {one: _answer(atlas, one, files, "not asked for") for one, files in stored.items()}
 
 
 def all_are_current(atlas: Atlas) -> bool:
     """Whether every possible answer is stored and counts the present judgements."""
     return all(
-        _is_current(atlas, question, contents) or lacks_tables(atlas, question)
-        for question, contents in _read_answers(atlas).items()
+        _is_current(atlas, question, files) or lacks_tables(atlas, question)
+        for question, files in _read_answers(atlas).items()
     )
 
 
@@ -244,43 +242,30 @@ def _lacking_table(atlas: Atlas, question: str) -> str | None:
     return None
 
 
-def _is_current(atlas: Atlas, question: str, contents: Sequence[bytes]) -> bool:
-    return bool(contents) and bool(json.loads(contents[0]).get("judgements") == judgements_hash(atlas, question))
+def _is_current(atlas: Atlas, question: str, stored: AnswerFiles | None) -> bool:
+    return stored is not None and bool(stored.document.get("judgements") == judgements_hash(atlas, question))
 
 
-def _read_answers(atlas: Atlas) -> dict[str, list[bytes]]:
-    """The bytes of each answer's files; none if one is missing, has not the manifest's hash, or is no answer."""
-    covering = recorded_hashes(atlas, SIDE)
-    read = {question: _read(atlas, answer_files(question), covering) or [] for question in QUESTIONS}
-    return {question: files if files and _is_answer(question, files) else [] for question, files in read.items()}
+def _read_answers(atlas: Atlas) -> dict[str, AnswerFiles | None]:
+    listed = atlas.made_later(ANALYSES)
+    return {question: _read_answer(atlas, question, listed) for question in QUESTIONS}
 
 
-def _is_answer(question: str, contents: Sequence[bytes]) -> bool:
-    try:
-        stored = _parse(contents)
-    except (OSError, RecursionError, ValueError, pl.exceptions.PolarsError):
-        return False
-    is_named = isinstance(stored.document, dict) and stored.document.get("question") == question
-    return is_named and list(stored.table.schema.items())[: len(EMPTY.schema)] == list(EMPTY.schema.items())
-
-
-def _read(atlas: Atlas, paths: Sequence[str], covering: Mapping[str, Any]) -> list[bytes] | None:
-    """None if a file is missing or has another hash."""
-    contents = []
-    for path in paths:
-        try:
-            contents.append(read_regular(atlas.path / path))
-        except OSError:
-            return None
-        if path not in covering or hashlib.sha256(contents[-1]).hexdigest() != covering[path]["sha256"]:
-            return None
-    return contents
-
-
-def _parse(contents: Sequence[bytes]) -> AnswerFiles:
+def _read_answer(atlas: Atlas, question: str, listed: Mapping[str, Any]) -> AnswerFiles | None:
+    """A stored answer; None if one of its files is missing, has not the hash that is listed, or holds none."""
+    files = [atlas.read_listed(path, listed) for path in answer_files(question)]
+    contents = [data for data in files if data is not None]
+    if len(contents) < len(files):
+        return None
     refuse_forked()
     document, table, *cases = contents
-    return AnswerFiles(json.loads(document), pl.read_parquet(table), pl.read_parquet(cases[0]) if cases else None)
+    try:
+        stored = AnswerFiles(json.loads(document), pl.read_parquet(table), pl.read_parquet(cases[0]) if cases else None)
+    except (OSError, RecursionError, ValueError, pl.exceptions.PolarsError):
+        return None
+    is_named = isinstance(stored.document, dict) and stored.document.get("question") == question
+    known = list(stored.table.schema.items())[: len(EMPTY.schema)] == list(EMPTY.schema.items())
+    return stored if is_named and known else None
 
 
 def _answer(atlas: Atlas, question: str, stored: AnswerFiles | None, missing: str) -> Answer:

@@ -276,7 +276,7 @@ def build_index(atlas: Atlas, *, progress: Progress | None = None, anew: bool = 
     """The index's path; built if it is missing, damaged or stale, or if `anew`."""
     refuse_links(atlas.path)
     say = progress or ignore_progress
-    path = atlas.path / FOLDER / NAME
+    path = atlas.local(f"{FOLDER}/{NAME}")
     about = expected_facts(atlas)
     before = _identity(path) if anew else None
     reported = False
@@ -303,7 +303,7 @@ def expected_facts(atlas: Atlas) -> dict[str, str]:
     return {
         "version": str(VERSION),
         "manifest": atlas.manifest_hash,
-        "patterns": file_hash(atlas.path / TABLES["patterns"].path()) if atlas.has("patterns") else "",
+        "patterns": file_hash(atlas.local(TABLES["patterns"].path())) if atlas.has("patterns") else "",
     }
 
 

@@ -16,10 +16,11 @@ from starlette.exceptions import HTTPException
 
 from mnemoscope.annotate.judgements.reading import ANNOTATIONS
 from mnemoscope.atlas import Atlas, open_atlas
+from mnemoscope.atlas.files import manifests_of
 from mnemoscope.errors import AnnotationError, AtlasUnfinished
 from mnemoscope.foundation.cache import Cache
 from mnemoscope.foundation.memory_names import MemoryId
-from mnemoscope.show.pages.edition import Data, Edition, manifests_of
+from mnemoscope.show.pages.edition import Data, Edition
 from mnemoscope.web.settings import Settings
 
 if TYPE_CHECKING:

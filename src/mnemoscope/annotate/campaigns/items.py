@@ -18,7 +18,7 @@ import polars as pl
 
 from mnemoscope.annotate.judgements.tables import insert
 from mnemoscope.atlas import Atlas
-from mnemoscope.atlas.derived_manifest import recorded_hashes
+from mnemoscope.atlas.manifest import ANALYSES
 from mnemoscope.atlas.read import BEST_TRIGGERS
 from mnemoscope.errors import AnnotationError, AtlasDamaged
 from mnemoscope.foundation.formatting import before_token
@@ -147,15 +147,15 @@ def sample_controls(atlas: Atlas, *, count: int, keys: list[Item], seed: int) ->
 
 
 def sample_cases(atlas: Atlas, *, count: int, seed: int) -> list[Item]:
-    path = atlas.path / CASES
-    if not count or CASES not in recorded_hashes(atlas, "analyses") or not path.is_file():
+    data = atlas.read_listed(CASES, atlas.made_later(ANALYSES)) if count else None
+    if data is None:
         return []
     try:
-        rows = pl.read_parquet(path, glob=False).select("prefix", "layer", *_TEXTS)
+        rows = pl.read_parquet(data).select("prefix", "layer", *_TEXTS)
     except (OSError, pl.exceptions.PolarsError) as error:
         reason = str(error).splitlines()[0]
         remedy = f"make it with `mnemoscope analyze {atlas.path} refinement_events`"
-        raise AtlasDamaged(f"{path} cannot be read ({reason}); {remedy}") from error
+        raise AtlasDamaged(f"{atlas.local(CASES)} cannot be read ({reason}); {remedy}") from error
     places = np.sort(np.random.default_rng((seed, 3)).permutation(rows.height)[:count])
     return [
         Item("case", row["layer"], row["prefix"], {name.removesuffix("_text"): row[name] for name in _TEXTS})

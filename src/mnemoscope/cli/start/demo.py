@@ -51,10 +51,9 @@ def demo(options: DemoOptions, *, json: bool) -> None:
 
 
 def _report(atlas: "Atlas", progress: Any) -> None:
-    from mnemoscope.atlas.derived_manifest import recorded_hashes
     from mnemoscope.questions.answers import all_are_current
 
-    reported = "report/index.html" in recorded_hashes(atlas, "report")
+    reported = "report/index.html" in atlas.made_later("report")
     if reported and all_are_current(atlas):
         return
     from mnemoscope.show.export import write_report

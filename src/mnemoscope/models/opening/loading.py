@@ -7,7 +7,6 @@ import copy
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from mnemoscope.models.modules.fingerprint import check_finite, content_fingerpr
 from mnemoscope.models.modules.offloading import check_reachable, device_of_module, is_placed, is_spread
 from mnemoscope.models.modules.spreading import Room, refuse
 from mnemoscope.models.modules.switches import refuse_coarse_products, steady
-from mnemoscope.models.object_state import ObjectInUse, at_rest, where_hooked
+from mnemoscope.models.object_state import NetworkGuard, at_rest, foreign_hooks
 from mnemoscope.models.opening.dequantization import keep_as_stored
 from mnemoscope.models.opening.fairseq import open_checkpoint
 from mnemoscope.models.opening.huggingface import open_model
@@ -50,10 +49,10 @@ def load_model(
 ) -> LanguageModel:
     """The LanguageModel of a hub id, a folder, `builtin:NAME`, `handmade:NAME`, `fairseq:PATH.pt` or a loaded model.
 
-    A model in memory is in evaluation mode only during a use, and is read and proved anew if it has changed since:
-    object_state.py lists what is detected. Another dtype or device, and `dequantize`, work on a copy of its present
+    A model in memory is in evaluation mode only during a use; after a change of it (object_state.py says which are
+    seen) it must be given here once more. Another dtype or device, and `dequantize`, work on a copy of its present
     state. A model that does not fit into `max_memory`, or into the free memory of `auto`, `cpu` or `cuda`, is spread:
-    cards, CPU, disk.
+    cards, CPU, disk. With `beginning` `"none"` position 0 of a sentence is never a trigger.
 
     Raises ModelNotFound, TokenizerNotFound, ModelUnsupported, ModelDamaged, ProofFailed, OptionError.
 
@@ -79,7 +78,6 @@ def load_model(
     room = Room(kind or torch.float32, place, opening.max_memory)
     if room.is_bounded:
         room.budgets()
-    reopen = steady()(partial(_open, source, tokenizer, opening, room))
     name = display_name(str(source)) if isinstance(source, str | Path) else type(source).__name__
 
     def report(stage: str, done: float, total: float | None, note: str) -> None:
@@ -87,19 +85,13 @@ def load_model(
 
     with report_to(progress) as given, reporting_late(report):
         report_loading("its files")
-        opened = reopen()
-        model, network = _read(opened, kind, place, revision)
-    again = None
-    if opened.in_memory and network is opened.network:
-        again = lambda: _read(reopen(), kind, place, revision)[0]  # noqa: E731
-    model.usage = ObjectInUse(network, model.spec, model.sizes.vocabulary, model.lock, again)
-    return model
+        with steady():
+            return _read(_open(source, tokenizer, opening, room), kind, place, revision)
 
 
-@steady()
 def _read(
     opened: LoadedParts, kind: torch.dtype | None, place: torch.device | None, revision: str | None
-) -> tuple[LanguageModel, nn.Module]:
+) -> LanguageModel:
     check_reachable(opened.network)
     keep_as_stored(opened.network)
     if is_placed(opened.network) or (place is None and opened.in_memory):
@@ -122,9 +114,10 @@ def _read(
                 raise ModelUnsupported(f"model {opened.spec!r} has no layers; see what its configuration says of them")
             model = LanguageModel(opened, anatomy, revision=revision, content=content)
             model.proof, model.readings = prove(model), Readings(read_text_coefficients, capture_streams)
-        return model, network
+            model.usage = NetworkGuard(network, spec=model.spec, rows=model.sizes.vocabulary)
+        return model
     except (ModelUnsupported, ProofFailed) as error:
-        if where := where_hooked(opened.network):
+        if where := next(iter(foreign_hooks(opened.network).values()), ""):
             raise type(error)(f"{error}; hooks of others (on {where}) may be why: remove them") from error
         raise
     except (RuntimeError, TypeError, ValueError, AttributeError, LookupError) as error:

@@ -1,6 +1,5 @@
 """The one list of pages, in the order of the contents; a new page adds its module here."""
 
-from mnemoscope.atlas.derived_manifest import recorded_hashes
 from mnemoscope.atlas.manifest import COMPARISONS
 from mnemoscope.show.pages import annotate, changes, layers, memory, overview, questions, routing, search
 from mnemoscope.show.pages.edition import Edition
@@ -14,7 +13,7 @@ PAGES: tuple[PageKind, ...] = tuple(page for module in _MODULES for page in modu
 def contents(edition: Edition, *, models: int = 0) -> tuple[PageKind, ...]:
     def is_there(page: PageKind) -> bool:
         if page.needs == COMPARISONS:
-            return bool(recorded_hashes(edition.atlas, COMPARISONS))
+            return bool(edition.atlas.made_later(COMPARISONS))
         if page.needs in (MODEL, SECOND):
             return page.needs in (MODEL, SECOND)[:models]
         return not page.needs or edition.atlas.has(page.needs)

@@ -9,20 +9,18 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.atlas.derived_manifest import recorded_hashes
 from mnemoscope.atlas.features import FEATURE_COLUMNS, IN_AND_OUT, in_and_out_columns, promoted_tokens
-from mnemoscope.atlas.manifest import COMPARISONS, EXTENSIONS, MANIFEST
+from mnemoscope.atlas.files import manifests_of
+from mnemoscope.atlas.manifest import ANALYSES
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import AtlasBusy, AtlasDamaged
 from mnemoscope.foundation.cache import Cache
-from mnemoscope.foundation.files import file_hash
 from mnemoscope.foundation.memory_names import MemoryId
 
 PAGES = 64 << 20
@@ -32,8 +30,6 @@ _SPAN = 1 << 24
 
 Data = dict[str, Any]
 """An object of JSON: the data of a page, or a part of them."""
-Manifests = tuple[str, ...]
-"""As `manifests_of`."""
 Peaks = tuple[np.ndarray, np.ndarray]
 """The highest and the lowest coefficient `[memory]` of every memory of a layer."""
 T = TypeVar("T")
@@ -46,7 +42,7 @@ class Edition:
     """
 
     atlas: Atlas
-    manifests: Manifests = ()
+    manifests: tuple[str, ...] = ()
     pages: Cache = field(default_factory=lambda: Cache(PAGES, weigh=_bytes_of))
     tables: Cache = field(default_factory=Cache)
     mined: Cache = field(default_factory=Cache)
@@ -62,7 +58,7 @@ class Edition:
         """The hashes of what the search index is made from."""
 
         def read() -> str:
-            patterns = recorded_hashes(self.atlas, "analyses").get(TABLES["patterns"].path(), {})
+            patterns = self.atlas.made_later(ANALYSES).get(TABLES["patterns"].path(), {})
             return f"{self.atlas.manifest_hash} {patterns.get('sha256')}"
 
         return self.read_current("index_source", read)
@@ -171,19 +167,6 @@ class Edition:
         ]
         rows = pl.concat(pieces).sort("place")
         return rows["place"].to_numpy(), rows["memory"].to_numpy()
-
-
-def manifests_of(directory: Path) -> Manifests:
-    """The sha256 of each manifest in the folder: of the atlas, its extensions, answers (with patterns) and comparisons;
-    empty for a missing one.
-    """
-    hashes = []
-    for folder in (".", EXTENSIONS, "analyses", COMPARISONS):
-        try:
-            hashes.append(file_hash(directory / folder / MANIFEST))
-        except OSError:
-            hashes.append("")
-    return tuple(hashes)
 
 
 def _bytes_of(kept: object) -> int:

@@ -42,7 +42,7 @@ def overview_view(edition: Edition) -> Data:
         | {name: corpus[name] for name in ("fingerprint", "counts", "held_out_share", "overlap")},
         "plan": manifest.plan,
         # The record of the run is not covered by a hash, so nothing else depends on it.
-        "finished": read_object(edition.atlas.path / RUN).get("finished"),
+        "finished": read_object(edition.atlas.local(RUN)).get("finished"),
         "package": manifest.package,
         "atlas": edition.atlas.manifest_hash,
         "layers": [{"layer": layer, "memories": edition.atlas.memories(layer)} for layer in edition.atlas.layers],
