@@ -1,6 +1,5 @@
 """Options declared once: checks, keywords, words and the command line are made from the fields of a dataclass."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -17,24 +16,21 @@ def even(number: int) -> None:
         raise OptionError(f"--pairs {number} is odd")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Inside(DeclaredOptions):
     plain: bool = option(False, "Nothing else.")
     word: Path | str | None = option(None, "A word.", keyword="spell", metavar="WORD")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Example(DeclaredOptions):
-    atlas: Path = option(help="A folder.", metavar="ATLAS", argument=True)
-    most: int | None = option(None, "At most so many.", least=1, most=9, planned=True)
-    every: float = option(2.5, "Seconds.", metavar="S", least=0, instead="now and then")
+    atlas: Path = option(help="A folder.", metavar="ATLAS", argument=True, planned=False)
+    most: int | None = option(None, "At most so many.", least=1, most=9)
+    every: float = option(2.5, "Seconds.", metavar="S", least=0, instead="now and then", planned=False)
     split: str = option("line", "What is one.", flag="--by", choices=("line", "word"), planned="alike")
-    pairs: int = option(2, "Pairs.", check=even)
+    pairs: int = option(2, "Pairs.", check=even, planned=False)
     inside: Inside
     patience: float = 60.0
 
 
-@dataclass(frozen=True, kw_only=True)
 class Another(DeclaredOptions):
     most: int = like(Example, "most", default=3, help="Of the other.")
 

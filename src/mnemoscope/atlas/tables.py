@@ -230,9 +230,9 @@ def patterns_command(directory: Path) -> str:
     return f"`mnemoscope analyze {shlex.quote(str(directory))} --patterns`"
 
 
-def model_words(plan: Mapping[str, Any]) -> str:
+def model_words(plan: Mapping[str, Any], *, otherwise: str = "MODEL") -> str:
     """The MODEL of a plan with its options, as words of a command line."""
-    return shlex.join([str(plan.get("model", "MODEL")), *AS_USUAL.or_planned(plan).words()])
+    return shlex.join([str(plan.get("model", otherwise)), *AS_USUAL.or_planned(plan).words()])
 
 
 def rebuild_command(directory: Path, table: str, manifest: Manifest) -> str:

@@ -4,7 +4,7 @@ The model is a decoder as in the paper (pre-norm blocks, ungated feed-forward la
 rotary positions: a GPT-NeoX configuration with sequential residuals. With experts it is a Mixtral.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from mnemoscope.errors import OptionError
@@ -19,7 +19,6 @@ SPARSITY_RAMP = 300
 _OUTPUT_PROJECTIONS = ("attention.dense.weight", "mlp.dense_4h_to_h.weight", "o_proj.weight", "down_proj")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Recipe(DeclaredOptions):
     """The defaults make the model that ships with the package."""
 

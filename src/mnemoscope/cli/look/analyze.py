@@ -1,7 +1,6 @@
 """`mnemoscope analyze`: answers the questions from an atlas and stores the answers in it."""
 
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from mnemoscope.questions.answers import Answers
 
 
-@dataclass(frozen=True, kw_only=True)
 class AnalyzeOptions(AtlasArgument):
     questions: list[str] | None = option(
         None, "Such as value_agreement, or figure4; all if none is named.", metavar="QUESTION", argument=True

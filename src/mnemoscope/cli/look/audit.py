@@ -1,7 +1,7 @@
 """`mnemoscope audit`: whether a model memorised strings, and which memories carry them."""
 
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from mnemoscope.cli import arguments as arg
@@ -13,12 +13,9 @@ from mnemoscope.foundation.options.model_options import ModelArgument, check_nam
 from mnemoscope.foundation.options.prompt_options import AuditOptions
 
 
-@dataclass(frozen=True, kw_only=True)
 class AuditedStrings(ModelArgument):
     secrets: Path = option(help="The strings, one a line, UTF-8.", metavar="FILE")
-    atlas: Path | None = option(
-        None, "An atlas of this model: its held-out sentences serve for side effects.", metavar="ATLAS"
-    )
+    atlas: Path | None = option(None, "An atlas of this model: its held-out sentences serve for side effects.")
     audit: AuditOptions
     loading: LoadOptions
 

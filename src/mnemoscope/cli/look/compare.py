@@ -1,7 +1,6 @@
 """`mnemoscope compare`: what changed between atlases of one text."""
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 _SHOWN, _WIDTH = 20, 80
 
 
-@dataclass(frozen=True, kw_only=True)
 class CompareOptions(DeclaredOptions):
     atlases: list[Path] = option(help="Two or more folders.", metavar="ATLAS", argument=True)
     models: list[str] | None = option(

@@ -1,7 +1,7 @@
 """`mnemoscope search`: finds memories by text, or by a token that they promote, oppose or fire on."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,6 @@ _BY_TOKEN = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
 class SearchOptions(AtlasArgument):
     text: str | None = option(None, 'Words, "a phrase", or a beginning: par*', metavar="[TEXT]", argument=True)
     where: str = option(

@@ -1,7 +1,6 @@
 """`mnemoscope show`: one memory in the terminal; `mnemoscope verify`: whether an atlas is complete and unchanged."""
 
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mnemoscope.cli import arguments as arg
@@ -15,11 +14,8 @@ if TYPE_CHECKING:
     from mnemoscope.foundation.memory_names import MemoryId
 
 
-@dataclass(frozen=True, kw_only=True)
 class ShowOptions(AtlasArgument):
-    memory: str = option(
-        help="Such as L10.M222; several: L5.M0-19,L6.M1 or @FILE, a saved list.", metavar="MEMORY", argument=True
-    )
+    memory: str = option(help="Such as L10.M222; several: L5.M0-19,L6.M1 or @FILE, a saved list.", argument=True)
     limit: int = option(20, "Prefixes to show of each sign (--json gives all).", least=1)
 
 

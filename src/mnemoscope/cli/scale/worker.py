@@ -4,7 +4,6 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from threading import Event
 
 import typer
@@ -28,9 +27,8 @@ def _stopping_on_signals(requested: Event) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-@dataclass(frozen=True, kw_only=True)
 class WorkerOptions(AtlasArgument):
-    model: str | None = option(None, "The plan's model, if it has moved.", metavar="MODEL")
+    model: str | None = option(None, "The plan's model, if it has moved.")
     device: str | None = like(
         LoadOptions, "device", default=None, help="What it runs on here.", instead="the plan's kind"
     )

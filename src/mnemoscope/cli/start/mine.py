@@ -3,7 +3,6 @@
 Checks that need no loading come first. At the end both print the atlas's path, its contents and the next commands.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from mnemoscope.cli import arguments as arg
@@ -23,12 +22,10 @@ from mnemoscope.foundation.options.model_options import (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
 class MineOptions(ModelArgument):
     corpus: str = option(
         help="builtin:pydocs, a .txt, .jsonl (.ndjson, .json) or .parquet file (also .gz, .xz, .zst) or a quoted glob,"
         " or hub:DATASET[:CONFIG[:SPLIT]].",
-        metavar="CORPUS",
         argument=True,
     )
     out: Path = option(help="The folder to make.", metavar="ATLAS")
@@ -74,11 +71,10 @@ def _check_finished(out: Path, options: MiningOptions, model: str, corpus: str) 
         raise AtlasExists(f"{out} is finished already; choose another folder, or --force to mine it again")
 
 
-@dataclass(frozen=True, kw_only=True)
 class MergeOptions(DeclaredOptions):
-    out: Path = option(help="The folder of the new atlas.", metavar="OUT", argument=True)
+    out: Path = option(help="The folder of the new atlas.", argument=True)
     parts: list[Path] = option(help="Every part of one plan.", metavar="PART...", argument=True)
-    model: str | None = option(None, "The plan's model, if it has moved.", metavar="MODEL")
+    model: str | None = option(None, "The plan's model, if it has moved.")
     opening: ModelOptions
     accept_versions: bool = like(MiningOptions, "accept_versions")
     allow_mixed_devices: bool = option(False, "Join parts of different kinds of processors or cards, too.")

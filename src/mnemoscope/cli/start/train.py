@@ -2,7 +2,6 @@
 
 import shlex
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 from mnemoscope.cli import arguments as arg
@@ -14,13 +13,11 @@ from mnemoscope.foundation.options.mining_options import LoadOptions, MiningOpti
 from mnemoscope.training.recipe import Recipe
 
 
-@dataclass(frozen=True, kw_only=True)
 class TrainOptions(DeclaredOptions):
     out: Path = option(Path("mnemoscope-model"), "The folder of the model and its checkpoints.", metavar="DIR")
     corpus: list[str] | None = option(
         None,
         "The text, named as for mine; may be given again: texts are read one after the other.",
-        metavar="CORPUS",
         instead="the documentation on this machine",
     )
     validation: str | None = option(None, "A second held-out text, used only to measure the loss.", metavar="CORPUS")

@@ -9,9 +9,9 @@ are code in `__post_init__`.
 import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, Field, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from math import inf
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self, dataclass_transform
 
 from mnemoscope.errors import OptionError
 
@@ -30,7 +30,7 @@ def option(
     choices: tuple[str, ...] = (),
     check: Callable[[Any], object] | None = None,
     hidden: bool = False,
-    planned: bool | Literal["alike"] = False,
+    planned: bool | Literal["alike"] = True,
 ) -> Any:
     """A field that is an option, required without a default.
 
@@ -38,7 +38,7 @@ def option(
         default: Its default.
         help: What it is, in the command's help and behind its keyword in `Args:`.
         argument: Whether the command line has it without a flag.
-        metavar: What help writes for the value; None: the choices, or N for a number.
+        metavar: What help writes for the value; None: the choices, N for a number, or the name in capitals.
         keyword: The keyword in Python and the name of the option, if they are not the field's.
         flag: The option, if it is not the keyword's, such as `--for`.
         instead: What help shows in place of a default that says nothing.
@@ -47,7 +47,7 @@ def option(
         choices: All that it may be.
         check: Raises OptionError for a value that is not written as it must be.
         hidden: Whether help leaves it out.
-        planned: Whether the mining plan has it; `alike`: atlases agree in it that are compared.
+        planned: Whether the plan has it, of mining and of a model; `alike`: atlases agree in it that are compared.
     """
     declared = locals()
     del declared["default"]
@@ -71,8 +71,16 @@ def flag_of(one: "Field[Any]") -> str:
     return flag
 
 
+@dataclass_transform(kw_only_default=True, frozen_default=True)
 class DeclaredOptions:
-    """The root of all dataclasses of options: every field is checked by what it declares. Raises OptionError."""
+    """The root of all options: every class below it is a frozen dataclass, whose fields are checked by what they
+    declare. Raises OptionError.
+    """
+
+    __dataclass_fields__: ClassVar[dict[str, "Field[Any]"]]
+
+    def __init_subclass__(cls, *, kw_only: bool = True) -> None:
+        dataclass(frozen=True, kw_only=kw_only)(cls)
 
     def __post_init__(self) -> None:
         self.check(vars(self))
@@ -80,7 +88,7 @@ class DeclaredOptions:
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:
         """Raises OptionError for a value that its field does not allow; None is always allowed."""
-        for one in fields(cls):  # type: ignore[arg-type]
+        for one in fields(cls):
             if one.metadata and (value := values.get(one.name)) is not None:
                 _check(value, flag_of(one), one.metadata)
 
@@ -88,7 +96,7 @@ class DeclaredOptions:
     def of(cls, values: Mapping[str, Any]) -> Self:
         """The options that these keywords state, of dataclasses inside, too. Other keywords are ignored."""
         made = {}
-        for one in fields(cls):  # type: ignore[arg-type]
+        for one in fields(cls):
             if isinstance(one.type, type) and issubclass(one.type, DeclaredOptions):
                 given = values.get(one.name)
                 made[one.name] = given if isinstance(given, one.type) else one.type.of(values)
@@ -100,11 +108,11 @@ class DeclaredOptions:
     def planned_names(cls, *, alike: bool = False) -> set[str]:
         """The fields that a mining plan has; `alike`: of these in which atlases agree that are compared."""
         kept = ("alike",) if alike else (True, "alike")
-        return {one.name for one in fields(cls) if one.metadata.get("planned") in kept}  # type: ignore[arg-type]
+        return {one.name for one in fields(cls) if one.metadata.get("planned") in kept}
 
     def values(self) -> Iterator[tuple["Field[Any]", Any]]:
         """All fields with their values, those of dataclasses inside in their place."""
-        for one in fields(self):  # type: ignore[arg-type]
+        for one in fields(self):
             value = getattr(self, one.name)
             yield from value.values() if isinstance(value, DeclaredOptions) else [(one, value)]
 
@@ -116,7 +124,7 @@ class DeclaredOptions:
     @classmethod
     def words_of(cls, values: Mapping[str, Any]) -> list[str]:
         """The values of fields that are not at their defaults, as words of a command line, unquoted."""
-        stated = ((one, values[one.name]) for one in fields(cls) if one.name in values)  # type: ignore[arg-type]
+        stated = ((one, values[one.name]) for one in fields(cls) if one.name in values)
         changed = ((flag_of(one), value) for one, value in stated if value != one.default)
         return [word for flag, value in changed for word in ([flag] if value is True else [flag, str(value)])]
 

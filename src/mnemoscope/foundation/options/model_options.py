@@ -7,7 +7,7 @@ decide numbers, and every command or script shown to a reader is made from it. K
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -121,47 +121,41 @@ def _bytes_of(size: str) -> int | None:
     return int(float(match[1]) * (1024 if match[3] else 1000) ** _POWERS[match[2].upper()])
 
 
-@dataclass(frozen=True, kw_only=True)
 class ModelArgument(DeclaredOptions):
     model: str = option(
         help="A hub id (gpt2), a local folder, a .gguf file, builtin:pydocs, fairseq:PATH.pt, or handmade:NAME.",
-        metavar="MODEL",
         argument=True,
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class ModelOptions(DeclaredOptions):
     """How a model is opened, beside its name, number format and device; every option may be left out. A plan stores
     the planned ones; it knows `dict.txt` by its content, and code by its text.
     """
 
-    adapter: str | None = option(
-        None, "A PEFT adapter (LoRA and others) to put on the model.", metavar="ID|FOLDER", planned=True
-    )
+    adapter: str | None = option(None, "A PEFT adapter (LoRA and others) to put on the model.", metavar="ID|FOLDER")
     tokenizer: str | None = option(
         None,
         "The tokenizer, if the model has none or needs another; ids: texts are token ids.",
         metavar="ID|FOLDER",
-        planned=True,
     )
     beginning: str | None = option(
         None,
         "The token before every sentence, if not the model's own; none: nothing.",
         metavar="none|TOKEN",
-        planned=True,
     )
-    dequantize: bool = option(False, "Widen quantised weights at load.", planned=True)
-    revision: str | None = option(None, "The hub model's revision.", metavar="NAME", planned=True)
+    dequantize: bool = option(False, "Widen quantised weights at load.")
+    revision: str | None = option(None, "The hub model's revision.", metavar="NAME")
     dictionary: Path | str | None = option(
-        None, "A fairseq model's dict.txt, if it is elsewhere.", metavar="FILE", keyword="dict"
+        None, "A fairseq model's dict.txt, if it is elsewhere.", metavar="FILE", keyword="dict", planned=False
     )
-    trust_remote_code: bool = option(False, "Run code that comes with the model.")
+    trust_remote_code: bool = option(False, "Run code that comes with the model.", planned=False)
     max_memory: str | None = option(
         None,
         "Memory for weights: 2GiB, or 0=20GiB,cpu=60GiB; the rest of the model goes to disk.",
         metavar="SIZE",
         check=parse_max_memory,
+        planned=False,
     )
 
     def __post_init__(self) -> None:

@@ -1,6 +1,5 @@
 """The options of the verbs that run a model on prompts: trace, attribute, diff, audit. Needs no torch."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,6 @@ def _fail_if(*names: str) -> Any:
     return option(None, f"Exit with 3 where it holds; compares {', '.join(dict.fromkeys(names))}.", metavar="EXPR")
 
 
-@dataclass(frozen=True, kw_only=True)
 class ChatOptions(DeclaredOptions):
     """Whether a prompt is a chat."""
 
@@ -54,9 +52,8 @@ class ChatOptions(DeclaredOptions):
         return check_messages([{"role": "user", "content": prompt}]) if self.chat and prompt is not None else prompt
 
 
-@dataclass(frozen=True, kw_only=True)
 class TraceOptions(ModelArgument):
-    prompt: str | None = option(None, "Plain text; after -- if it begins with a dash.", metavar="PROMPT", argument=True)
+    prompt: str | None = option(None, "Plain text; after -- if it begins with a dash.", argument=True)
     changes: list[str] | None = option(
         None,
         "L10.M222=0 sets an activation (coefficient), L10.M222*2 scales it; at the last position: L10.M222=0@last;"
@@ -93,7 +90,6 @@ def _check_prompts(options: Any, *alone: str) -> None:
             raise OptionError(f"{flag_of(one)} is for one prompt; the file of --prompts has its own for each")
 
 
-@dataclass(frozen=True, kw_only=True)
 class AttributeOptions(ModelArgument):
     prompt: str | None = like(TraceOptions, "prompt")
     target: str | None = option(
@@ -107,7 +103,7 @@ class AttributeOptions(ModelArgument):
     by: str = option("ablation", "The order of the list.", choices=ORDERS)
     singles: int = option(128, "Memories switched off one by one.", least=0)
     top: int = option(128, "Memories listed (20 of them without --json).", least=0)
-    atlas: Path | None = option(None, "An atlas of this model: labels, promoted tokens, triggers.", metavar="ATLAS")
+    atlas: Path | None = option(None, "An atlas of this model: labels, promoted tokens, triggers.")
     save_list: Path | None = option(
         None, "Save the memories as a list, for @FILE wherever memories are named.", metavar="FILE"
     )
@@ -120,7 +116,6 @@ class AttributeOptions(ModelArgument):
         _check_prompts(self, "target", "against", "position", "chat")
 
 
-@dataclass(frozen=True, kw_only=True)
 class DiffOptions(ModelArgument):
     prompt: str | None = like(TraceOptions, "prompt")
     other: str | None = option(None, "The second model.", metavar="MODEL")
@@ -141,7 +136,7 @@ class DiffOptions(ModelArgument):
         None, "Save the second model, or its LoRA, with the weights of these restored.", metavar="FOLDER"
     )
     save_list: Path | None = like(AttributeOptions, "save_list")
-    atlas: Path | None = option(None, "An atlas of one of the models: labels, tokens, triggers.", metavar="ATLAS")
+    atlas: Path | None = option(None, "An atlas of one of the models: labels, tokens, triggers.")
     seed: int = like(AttributeOptions, "seed")
     loading: LoadOptions
     fail_if: str | None = _fail_if(*DIFF, *DIFF_PROMPTS)
@@ -159,7 +154,6 @@ class DiffOptions(ModelArgument):
             raise OptionError("--restored needs --generate N, --save FOLDER or --fail-if EXPR: what is done with these")
 
 
-@dataclass(frozen=True, kw_only=True)
 class AuditOptions(DeclaredOptions):
     """What is drawn beside each string, and what is measured of its memories."""
 
