@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mnemoscope.errors import MiningError
-from mnemoscope.foundation.heap import HeapTrimmer
 from mnemoscope.mining import steps as steps_file
 from mnemoscope.mining.steps import (
     Answers,
@@ -74,13 +73,6 @@ def test_an_answer_that_no_step_gave_is_an_error(full: np.ndarray, tmp_path: Pat
 
     with pytest.raises(MiningError, match="1 of 3 entries of one were never filled by the squares"):
         run(tmp_path, planned(fill, cuts(3, 2), answers))
-
-
-def test_holes_in_memory_are_looked_for_behind_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    work, done = Squares(6), list[int]()
-    monkeypatch.setattr(HeapTrimmer, "check", lambda self: done.append(len(work.asked)))
-    take(work, cuts(6, 2), tmp_path)
-    assert done == [1, 2, 3]
 
 
 @pytest.mark.parametrize("kind", [np.int32, np.int64, np.float32, np.float64])

@@ -59,7 +59,6 @@ def mine_with_workers(
             return directory
         del inputs  # workers have their own model
         gc.collect()
-        context.heap.trim()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         plan = settled.plan

@@ -123,4 +123,3 @@ def run_unit(run: MiningRun, stage: Stage, number: int) -> None:
     run.made.clear()
     stage.make(run, run.plan.layers[number] if stage.unit == "layer" else number)
     run.record.add(stage.name, number, run.made)
-    run.context.heap.trim()

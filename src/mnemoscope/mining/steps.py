@@ -23,7 +23,6 @@ from safetensors.numpy import load_file, save
 from mnemoscope.atlas.manifest import WORK
 from mnemoscope.errors import MiningError
 from mnemoscope.foundation.files import write_bytes
-from mnemoscope.foundation.heap import HeapTrimmer
 from mnemoscope.foundation.progress import Checkpoints, Progress, ignore_progress
 from mnemoscope.mining.text.batches import even_parts, halves_of, run_in_halves
 from mnemoscope.mining.text.thread_team import ThreadTeam
@@ -45,7 +44,6 @@ class RunContext:
     directory: Path
     checkpoint_every: float = 60.0
     progress: Progress = ignore_progress
-    heap: HeapTrimmer = field(default_factory=HeapTrimmer)
     began: float = field(default_factory=time.monotonic)
     seconds: dict[str, float] = field(default_factory=dict)
     """Of each stage that has ended, in order."""
@@ -66,7 +64,6 @@ def run_checkpointed(
     with Checkpoints(save_state, every=context.checkpoint_every) as checkpoints:
         for number in numbers:
             take(number)
-            context.heap.check()
             checkpoints.step_done()
     save_state()
 
@@ -132,7 +129,6 @@ def run_piece(context: RunContext, steps: PlannedSteps, number: int) -> Path:
             context.progress(steps.stage, float(steps.cuts[k].start), end, steps.unit)
             if not steps.take(k):
                 halved.append(k)
-            context.heap.check()
     context.progress(steps.stage, float(steps.cuts[numbers[-1]].stop), end, steps.unit)
     arrays: Answers = {_HALVED: np.array(halved, np.int64)}
     for name, array in steps.answers.items():

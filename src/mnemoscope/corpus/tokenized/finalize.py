@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from mnemoscope.corpus.tokenized.duplicates import CHUNK, count_repeats
 from mnemoscope.corpus.tokenized.encoded_batches import RECORD
-from mnemoscope.corpus.tokenized.first_pass import LISTED, SHARES, ReadState
+from mnemoscope.corpus.tokenized.first_pass import LISTED, SHARES
 from mnemoscope.corpus.tokenized.tokenized_corpus import COLUMNS, Integers, MappedArray
 
 TEXT_CHUNK = 1 << 22
@@ -61,9 +61,9 @@ def expected_share(sentences: float) -> float:
     return min(_MOST, max(_LEAST, SHARES * _ENOUGH / max(1, sentences))) / SHARES
 
 
-def finalize(directory: Path, state: ReadState, *, limits: Limits) -> FinalizedCorpus:
+def finalize(directory: Path, occurrences: int, *, limits: Limits) -> FinalizedCorpus:
     repeats = count_repeats(
-        lambda start, stop: _records(directory, start, stop)["hash"], state.occurrences, directory=directory
+        lambda start, stop: _records(directory, start, stop)["hash"], occurrences, directory=directory
     )
     classes = MappedArray(directory / "classes.bin", "<u2")
     held = _held_classes(directory, repeats, classes=classes, limits=limits)
