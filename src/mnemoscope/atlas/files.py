@@ -71,8 +71,8 @@ class AtlasFiles(MinedMemories):
         vars(self).pop("hashes", None)
 
     def checked_file(self, path: str) -> Path:
-        """Where the file `path` lies, which may be read. Raises AtlasDamaged for a changed one: a flipped bit in its footer could
-        hide rows from `rows_where`.
+        """Where the file `path` lies, which may be read. Raises AtlasDamaged for a changed one: a flipped bit in its
+        footer could hide rows from `rows_where`.
         """
         where, hash = self.local(path), self.hashes.get(path)
         refuse_endless(where)
