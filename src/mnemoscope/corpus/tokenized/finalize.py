@@ -65,7 +65,7 @@ def finalize(directory: Path, occurrences: int, *, limits: Limits) -> FinalizedC
     repeats = count_repeats(
         lambda start, stop: _records(directory, start, stop)["hash"], occurrences, directory=directory
     )
-    classes = MappedArray(directory / "classes.bin", "<u2")
+    classes = np.fromfile(directory / "classes.bin", "<u2")
     held = _held_classes(directory, repeats, classes=classes, limits=limits)
     final = _write_columns(directory, repeats, classes=classes, held=held, limits=limits)
     if final.mined_sentences == 0 and final.sentences and held.any():
@@ -90,21 +90,22 @@ def _distinct(directory: Path, repeats: MappedArray) -> Iterator[tuple[NDArray[A
         yield _records(directory, start, stop), first, times[first]
 
 
-def _held_classes(directory: Path, repeats: MappedArray, *, classes: MappedArray, limits: Limits) -> NDArray[np.bool_]:
+def _held_classes(
+    directory: Path, repeats: MappedArray, *, classes: NDArray[np.uint16], limits: Limits
+) -> NDArray[np.bool_]:
     held = np.zeros(SHARES + 1, np.bool_)
     if limits.held_out == "list":
         held[LISTED] = True
     elif limits.held_out == "hash":
         sentences = np.zeros(SHARES, np.int64)
         for records, first, _ in _distinct(directory, repeats):
-            sentences += np.bincount(classes.array[records["document"][first]], minlength=SHARES)
-            classes.release()
+            sentences += np.bincount(classes[records["document"][first]], minlength=SHARES)
         held[: held_out_threshold(np.arange(SHARES), sentences)] = True
     return held
 
 
 def _write_columns(
-    directory: Path, repeats: MappedArray, *, classes: MappedArray, held: NDArray[np.bool_], limits: Limits
+    directory: Path, repeats: MappedArray, *, classes: NDArray[np.uint16], held: NDArray[np.bool_], limits: Limits
 ) -> FinalizedCorpus:
     text_at = token_at = sentences = mined = mined_tokens = held_sentences = 0
     reached = False
@@ -115,8 +116,7 @@ def _write_columns(
             token_ends = token_at + np.cumsum(records["tokens"], dtype=np.int64)
             text_at, token_at = int(text_ends[-1]), int(token_ends[-1])
             lengths = records["tokens"][first].astype(np.int64)
-            out = held[classes.array[records["document"][first]]]
-            classes.release()
+            out = held[classes[records["document"][first]]]
             ids = np.arange(sentences, sentences + len(first))
             taken = np.flatnonzero(~out)
             if reached:
@@ -143,11 +143,7 @@ def _write_columns(
             mined += len(taken)
             mined_tokens += int(lengths[taken].sum())
             held_sentences += int(out.sum())
-    below = int(held[:SHARES].sum())
-    held_documents = 0
-    for start in range(0, len(classes.array), CHUNK):
-        held_documents += int(held[classes.array[start : start + CHUNK]].sum())
-        classes.release()
+    below, held_documents = int(held[:SHARES].sum()), int(held[classes].sum())
     return FinalizedCorpus(sentences, mined, mined_tokens, held_sentences, held_documents, below, reached)
 
 
