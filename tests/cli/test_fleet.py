@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mnemoscope.cli import main
-from mnemoscope.cli.scale.fleet import name_ray
+from mnemoscope.cli.app import name_ray
 from mnemoscope.cluster import run
 from mnemoscope.cluster.status import run_status
 from mnemoscope.foundation.options.fleet_options import FleetOptions

@@ -1,15 +1,20 @@
-"""`mnemoscope mine`: makes an atlas from a model and a text; `mnemoscope merge`: joins the parts of one plan.
+"""`mnemoscope mine`: makes an atlas from a model and a text, alone or with workers (processes, Ray actors, SLURM jobs);
+`mnemoscope merge`: joins the parts of one plan.
 
 Checks that need no loading come first. At the end both print the atlas's path, its contents and the next commands.
 """
 
+import os
+import re
+import sys
 from pathlib import Path
 
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.mined import summarise
 from mnemoscope.cli.progress import reporting
-from mnemoscope.cli.scale.fleet import is_for_workers, mine_with_fleet
+from mnemoscope.cli.runner import arguments_given, emit
 from mnemoscope.errors import AtlasExists
+from mnemoscope.foundation.cores import usable_cores
 from mnemoscope.foundation.options.declared import DeclaredOptions, like, option
 from mnemoscope.foundation.options.fleet_options import FleetOptions
 from mnemoscope.foundation.options.mining_options import MiningOptions
@@ -42,13 +47,17 @@ def mine(options: MineOptions, *, json: bool) -> None:
     Example: mnemoscope mine gpt2 wiki.txt --out atlas
     """
     model, corpus, out, mining, fleet = options.model, options.corpus, options.out, options.mining, options.fleet
-    if fleet.launch is None:  # its jobs look on their own machine
-        check_names(model, mining.opening)
-        _check_finished(out, mining, model, corpus)
-        for text in (corpus, mining.validation):
-            arg.check_text(text, mining)
-    if is_for_workers(out, fleet):
-        mine_with_fleet(model, corpus, out, mining, fleet, json=json)
+    if fleet.launch is not None:  # its jobs look on their own machine
+        _launch(options, json=json)
+        return
+    check_names(model, mining.opening)
+    _check_finished(out, mining, model, corpus)
+    for text in (corpus, mining.validation):
+        arg.check_text(text, mining)
+    from mnemoscope.atlas.manifest import unfinished_plan, work_of
+
+    if fleet != FleetOptions() or work_of(unfinished_plan(out)) is not None:  # or the folder's run has workers
+        _mine_with_workers(options, json=json)
     else:
         from mnemoscope.cluster.single_run import telling_status
         from mnemoscope.mining import run_mining
@@ -56,6 +65,56 @@ def mine(options: MineOptions, *, json: bool) -> None:
         with reporting() as progress, telling_status(out, progress) as telling:
             made = run_mining(model, corpus, out, mining, progress=telling)
         summarise(made, json=json)
+
+
+def _mine_with_workers(options: MineOptions, *, json: bool) -> None:
+    model, corpus, out, fleet, count = options.model, options.corpus, options.out, options.fleet, options.fleet.count
+    from mnemoscope.cluster.run import mine_with_workers
+    from mnemoscope.cluster.shared_run import SharedRun
+
+    if count is not None and fleet.ray is None and not fleet.prepare and count > (cores := len(usable_cores())):
+        print(f"warning: {count} workers share {cores} cores; more workers than cores are no faster", file=sys.stderr)
+    with reporting(events=json) as progress:
+        made = mine_with_workers(model, corpus, out, options.mining, fleet, progress=progress)
+    if fleet.prepare:
+        plan, run = SharedRun.read(out)
+        if json:
+            size = {"batches": run.batches, "leases": run.leases, "tokens": run.tokens}
+            emit({"atlas": str(out), **size, "plan_hash": plan.hash()})
+            return
+        print(f"{out} is prepared: {run.tokens:,} tokens in {run.batches:,} batches, {run.leases:,} leases")
+        print(f"next: mnemoscope worker {out}  (as many as you like, on machines that share the folder)")
+        print(f"      mnemoscope mine {model} {corpus} --out {out} ...  (the same options: puts it together)")
+        return
+    summarise(made, json=json)
+
+
+def _launch(options: MineOptions, *, json: bool) -> None:
+    out, fleet = options.out, options.fleet
+    from mnemoscope.cluster.launchers import slurm
+
+    stated = re.match(r"\s*([1-9][0-9]*)", os.environ.get("OMP_NUM_THREADS", ""))  # a list has one for each level
+    threads = int(stated[1]) if stated else min(8, len(usable_cores()))
+    gpus = int(options.mining.device.startswith("cuda")) if fleet.gpus_per_worker is None else fleet.gpus_per_worker
+    words = arguments_given()
+    jobs = slurm.scripts(
+        words[words.index("mine") :],
+        out,
+        workers=fleet.count or slurm.WORKERS,
+        threads=threads,
+        gpus=gpus,
+        worker_options=options.mining.opening.words(),
+    )
+    if fleet.print:
+        print(slurm.document(jobs), end="")
+        return
+    numbers = slurm.submit(jobs)
+    if json:
+        emit({"atlas": str(out), "jobs": dict(zip([job.role for job in jobs], numbers, strict=True))})
+        return
+    submitted = ", ".join(f"{job.role} {number}" for job, number in zip(jobs, numbers, strict=True))
+    print(f"submitted: {submitted}; squeue --me shows them, their output is in {slurm.log_folder(out)}")
+    print(f"next: mnemoscope status {out}")
 
 
 def _check_finished(out: Path, options: MiningOptions, model: str, corpus: str) -> None:

@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 
 from mnemoscope.cli import arguments as arg
@@ -68,14 +69,11 @@ def train(options: TrainOptions, *, json: bool) -> None:
         arg.check_text(text, MiningOptions(text_field=options.text_field, split=options.split))
     from mnemoscope.training import train as run_training
 
+    say = partial(print, file=sys.stderr, flush=True)
     with reporting() as progress:
-        made = run_training(out, recipe, wanted=wanted, say=_say, progress=progress, **options.taken_by(run_training))
+        made = run_training(out, recipe, wanted=wanted, say=say, progress=progress, **options.taken_by(run_training))
     if json:
         emit({"model": str(made), "steps": recipe.steps, "tokens": recipe.tokens})
     else:
         text = shlex.quote(corpus[0]) if corpus else "builtin:pydocs"
         print(f"{made} is a model; mnemoscope mine {made} {text} --out atlas mines it")
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

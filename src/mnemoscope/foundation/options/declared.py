@@ -20,35 +20,19 @@ def option(
     default: Any = MISSING,
     help: str = "",
     *,
-    argument: bool = False,
-    metavar: str | None = None,
-    keyword: str | None = None,
-    flag: str | None = None,
-    instead: str | None = None,
+    argument: bool = False,  # the command line has it without a flag
+    metavar: str | None = None,  # what help writes for the value; None: the choices, N, or the name in capitals
+    keyword: str | None = None,  # the keyword in Python and the name of the option, if they are not the field's
+    flag: str | None = None,  # the option, if it is not the keyword's, such as `--for`
+    instead: str | None = None,  # what help shows in place of a default that says nothing
     least: float | None = None,
     most: float | None = None,
     choices: tuple[str, ...] = (),
-    check: Callable[[Any], object] | None = None,
-    hidden: bool = False,
-    planned: bool | Literal["alike"] = True,
+    check: Callable[[Any], object] | None = None,  # raises OptionError for a value that is not written as it must be
+    hidden: bool = False,  # help leaves it out
+    planned: bool | Literal["alike"] = True,  # of mining and of a model; "alike": compared atlases agree in it
 ) -> Any:
-    """A field that is an option, required without a default.
-
-    Args:
-        default: Its default.
-        help: What it is, in the command's help and behind its keyword in `Args:`.
-        argument: Whether the command line has it without a flag.
-        metavar: What help writes for the value; None: the choices, N for a number, or the name in capitals.
-        keyword: The keyword in Python and the name of the option, if they are not the field's.
-        flag: The option, if it is not the keyword's, such as `--for`.
-        instead: What help shows in place of a default that says nothing.
-        least: The least number.
-        most: The largest number.
-        choices: All that it may be.
-        check: Raises OptionError for a value that is not written as it must be.
-        hidden: Whether help leaves it out.
-        planned: Whether the plan has it, of mining and of a model; `alike`: atlases agree in it that are compared.
-    """
+    """A field that is an option, required without a default. `help` is shown by the command and in `Args:`."""
     declared = locals()
     del declared["default"]
     return field(default=default, metadata=declared)
