@@ -1,6 +1,5 @@
 """Options declared once: checks, keywords, words and the command line are made from the fields of a dataclass."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,7 @@ from typer.testing import CliRunner
 
 from mnemoscope.cli.command import as_command
 from mnemoscope.errors import OptionError
-from mnemoscope.foundation.options.declared import DeclaredOptions, argument, like, option
+from mnemoscope.foundation.options.declared import DeclaredOptions, like, option
 
 
 def even(number: int) -> None:
@@ -17,24 +16,21 @@ def even(number: int) -> None:
         raise OptionError(f"--pairs {number} is odd")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Inside(DeclaredOptions):
     plain: bool = option(False, "Nothing else.")
     word: Path | str | None = option(None, "A word.", keyword="spell", metavar="WORD")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Example(DeclaredOptions):
-    atlas: Path = argument("A folder.", metavar="ATLAS")
-    most: int | None = option(None, "At most so many.", least=1, most=9, planned=True)
-    every: float = option(2.5, "Seconds.", metavar="S", least=0, instead="now and then")
+    atlas: Path = option(help="A folder.", metavar="ATLAS", argument=True, planned=False)
+    most: int | None = option(None, "At most so many.", least=1, most=9)
+    every: float = option(2.5, "Seconds.", metavar="S", least=0, instead="now and then", planned=False)
     split: str = option("line", "What is one.", flag="--by", choices=("line", "word"), planned="alike")
-    pairs: int = option(2, "Pairs.", check=even)
+    pairs: int = option(2, "Pairs.", check=even, planned=False)
     inside: Inside
     patience: float = 60.0
 
 
-@dataclass(frozen=True, kw_only=True)
 class Another(DeclaredOptions):
     most: int = like(Example, "most", default=3, help="Of the other.")
 
@@ -71,8 +67,8 @@ def test_what_is_not_at_its_default_is_said() -> None:
     assert usual.keywords() == {"atlas": "a"}
     options = Example.of({"atlas": Path("a"), "most": 4, "split": "word", "plain": True, "spell": Path("x y"), "no": 1})
     assert options.keywords() == {"atlas": "a", "most": 4, "split": "word", "plain": True, "spell": "x y"}
-    words = Example.of({"atlas": Path("a"), "most": 4, "split": "word", "plain": True, "spell": "x y"}).words()
-    assert words == ["--atlas", "a", "--most", "4", "--by", "word", "--plain", "--spell", "'x y'"]
+    assert Example.words_of({"most": 4, "every": 2.5, "split": "word", "other": 1}) == ["--most", "4", "--by", "word"]
+    assert Inside.words_of({"plain": True, "word": "x y"}) == ["--plain", "--spell", "x y"]
     assert Example.of({"atlas": Path("a"), "inside": Inside(plain=True)}).inside.plain
 
     def function(atlas: Path, *, most: int, spell: str, other: int = 0) -> None: ...
@@ -81,8 +77,8 @@ def test_what_is_not_at_its_default_is_said() -> None:
 
 
 def test_a_plan_has_the_planned_fields() -> None:
-    assert Example.planned_names() == ("most", "split")
-    assert Example.planned_names(alike=True) == ("split",)
+    assert Example.planned_names() == {"most", "split"}
+    assert Example.planned_names(alike=True) == {"split"}
 
 
 def test_a_command_is_made_of_the_fields() -> None:

@@ -18,7 +18,7 @@ from mnemoscope.annotations import open_store
 from mnemoscope.cli import main
 from mnemoscope.cli.app import GROUPS, app
 from mnemoscope.errors import OptionError
-from mnemoscope.foundation.options.declared import declaration_of, keyword_of
+from mnemoscope.foundation.options.declared import keyword_of
 from mnemoscope.models.opening.handmade.models import PLANTED_SENTENCES
 from mnemoscope.training import Recipe, TextSource
 
@@ -106,14 +106,14 @@ def test_a_function_states_its_keywords_as_their_options_are_declared(verb: str)
     function = getattr(ms, TWINS[verb])
     arguments = dict(re.findall(r"^ +(\w+): (\S.*)$", inspect.getdoc(function).partition("Args:\n")[2], re.M))
     for one in flattened(OPTIONS[verb]):
-        keyword, declared = keyword_of(one), declaration_of(one)
+        keyword, declared = keyword_of(one), one.metadata
         parameter = inspect.signature(function).parameters.get(keyword)
-        if parameter is None or declared is None or declared.argument:
+        if parameter is None or not declared or declared["argument"]:
             continue
         if (verb, keyword) not in OTHERS:
             default = inspect.Parameter.empty if one.default is dataclasses.MISSING else one.default
             assert parameter.default == default, keyword
-        help = declared.help.partition(" (")[0].rstrip(".").replace("MODEL", "`model`")
+        help = declared["help"].partition(" (")[0].rstrip(".").replace("MODEL", "`model`")
         if (verb, keyword) not in WORDS:
             assert re.match(rf"{re.escape(help)}(\W|$)", arguments[keyword]), keyword
 

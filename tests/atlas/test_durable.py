@@ -14,7 +14,7 @@ from mnemoscope.atlas.store import write_free_table, write_sentences, write_tabl
 from mnemoscope.foundation.files import copy_file, make_folder, write_bytes, write_json
 from mnemoscope.foundation.progress import ignore_progress
 from mnemoscope.runs.record import RunRecord
-from mnemoscope.runs.workers.states import StateFolder
+from mnemoscope.runs.states import StateFolder
 from mnemoscope.search import build_index
 from support.durable import Disk
 from support.handbuilt_atlas import PROVENANCE, build_atlas, sentence_columns, trigger_columns, trigger_rows

@@ -18,7 +18,7 @@ from mnemoscope.errors import OptionError
 from mnemoscope.foundation.options.prompt_options import ATTRIBUTE, ATTRIBUTE_PROMPTS, DIFF, DIFF_PROMPTS
 from models.test_adapters import save_adapter, save_base
 
-NAMES = {"recovered": float, "k": int, "target": str}
+NAMES = ("recovered", "k", "target")
 FACTS = {"recovered": 0.25, "k": 8, "target": " Paris"}
 
 

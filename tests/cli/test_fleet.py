@@ -10,7 +10,7 @@ import pytest
 
 from mnemoscope import mining
 from mnemoscope.cli import main
-from mnemoscope.cli.scale.fleet import name_ray
+from mnemoscope.cli.app import name_ray
 from mnemoscope.foundation.options.fleet_options import FleetOptions
 from mnemoscope.foundation.progress import fleet_note
 from mnemoscope.mining import text_pass

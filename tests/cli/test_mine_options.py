@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from mnemoscope.cli import main
+from mnemoscope.foundation.options.fleet_options import ALONE, FleetOptions
 from mnemoscope.foundation.options.mining_options import MiningOptions
 from support.handbuilt_atlas import build_atlas
 
@@ -38,7 +39,10 @@ class FakeMining(ModuleType):
         self.__path__ = importlib.import_module("mnemoscope.mining").__path__  # its options are read for real
         self.calls: list[tuple[Any, ...]] = []
 
-    def run_mining(self, model: str, corpus: str, out: Path, options: MiningOptions, *, progress: Any) -> Path:
+    def run_mining(
+        self, model: str, corpus: str, out: Path, options: MiningOptions, fleet: FleetOptions, *, progress: Any
+    ) -> Path:
+        assert fleet == ALONE
         progress("mining", 5, 10, "tokens")
         self.calls.append((model, corpus, {"out": out, **asdict(options)}))
         return build_atlas(out, part=options.share)
@@ -123,7 +127,7 @@ IMPOSSIBLE = """
     --part 1; --split word; --per-sentence 2; --dtype int8; --max-tokens 0; --max-sentences 0; --batch-tokens 0
     --removals some; --prefixes -1; --neighbours -1; --checkpoint-every -1; --sample 0; --sample 1.5; --sample nan
     --seed -1; --skip-bad-rows -1; --text-field body --ids-field ids; --workers 0; --workers many; --launch pbs
-    --print; --gpus-per-worker -1 --workers 2; --prepare --ray; --launch slurm --ray auto; --part 1/2 --workers 2
+    --print; --gpus-per-worker -1 --workers 2; --prepare --ray; --launch slurm --ray auto
 """
 
 

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import tomllib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from mnemoscope.foundation.options.declared import DeclaredOptions, option
 Capture = pytest.CaptureFixture[str]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Counted(DeclaredOptions):
     count: int = option(1, "How many.")
 

@@ -13,9 +13,9 @@ from mnemoscope.mining.text.state import MiningState, StateFacts, StateShape
 from mnemoscope.mining.text_pass import TextWork
 from mnemoscope.models import LanguageModel
 from mnemoscope.runs.run import Run
-from mnemoscope.runs.stages import TEXT, publish
+from mnemoscope.runs.states import CHECKPOINT, STATES, StateFolder, WorkerClosed, closed_folders, folders_in
 from mnemoscope.runs.workers.heartbeats import beat_path
-from mnemoscope.runs.workers.states import CHECKPOINT, STATES, StateFolder, WorkerClosed, closed_folders, folders_in
+from mnemoscope.runs.workers.leases import TEXT, publish
 from mnemoscope.runs.workers.worker import Worker
 
 GONE = 4_000_000

@@ -16,9 +16,8 @@ from mnemoscope.models import LanguageModel
 from mnemoscope.runs import driver as driver_file
 from mnemoscope.runs.driver import COLLECTING, Driver
 from mnemoscope.runs.run import Run
-from mnemoscope.runs.stages import TEXT, published_stage
-from mnemoscope.runs.workers.leases import AGAIN, DONE, LeaseFolder
-from mnemoscope.runs.workers.states import CLOSED, STATES, closed_folders
+from mnemoscope.runs.states import CLOSED, STATES, closed_folders
+from mnemoscope.runs.workers.leases import AGAIN, DONE, TEXT, LeaseFolder, published_stage
 
 READING, VALUES = (next(stage for stage in STAGES if stage.name == name) for name in (TEXT, "values"))
 OPTIONS = MiningOptions(split="line", triggers=4, batch_tokens=60, checkpoint_every=0)

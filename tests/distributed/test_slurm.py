@@ -14,7 +14,7 @@ import pytest
 
 from mnemoscope.errors import OptionError
 from mnemoscope.runs.launch import slurm
-from mnemoscope.runs.workers.environment import card_from_environment, worker_name_from_environment
+from mnemoscope.runs.workers.joining import card_from_environment, worker_name_from_environment
 
 MINE = ["mine", "gpt2", "wiki.txt", "--out", "atlas", "--triggers", "20"]
 ODD = ["it's", "a b", "$(touch boom)", "`x`", '"', "*", "--", "é\n\t", "50%\\", "END_OF_JOB"]

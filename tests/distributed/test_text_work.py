@@ -20,12 +20,11 @@ from mnemoscope.mining import run_mining
 from mnemoscope.mining.text.state import MiningState
 from mnemoscope.mining.text_pass import counted_anywhere
 from mnemoscope.models import LanguageModel
+from mnemoscope.runs import states
 from mnemoscope.runs.run import Run, choose_lease
-from mnemoscope.runs.stages import TEXT
-from mnemoscope.runs.workers import states
+from mnemoscope.runs.states import STATES, StateFolder, WorkerClosed, closed_folders
 from mnemoscope.runs.workers.heartbeats import beat_path
-from mnemoscope.runs.workers.leases import DONE, LeaseFolder
-from mnemoscope.runs.workers.states import STATES, StateFolder, WorkerClosed, closed_folders
+from mnemoscope.runs.workers.leases import DONE, TEXT, LeaseFolder
 
 OPTIONS = MiningOptions(split="line", triggers=4, batch_tokens=60, checkpoint_every=0)
 """Workers save after every step."""

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from mnemoscope.mining import run_mining
 from mnemoscope.mining.run import run_worker
 from mnemoscope.models.opening.handmade.models import WORDS
 from mnemoscope.runs.launch import local
-from mnemoscope.runs.stages import TEXT
+from mnemoscope.runs.workers.leases import TEXT
 from mnemoscope.runs.workers.status import run_status
 
 pytestmark = pytest.mark.full
@@ -224,6 +225,8 @@ def test_workers_that_cannot_work_end_the_run_in_one_line(text: Path, tmp_path: 
     monkeypatch.setattr(local.sys, "executable", "/bin/false")
     with pytest.raises(MiningError, match="no worker is left: ended with code 1"):
         run_mining(MODEL, str(text), tmp_path / "atlas", OPTIONS, FleetOptions(workers=2))
+    with pytest.raises(OptionError, match="--part is a fixed share"):
+        run_mining(MODEL, str(text), tmp_path / "part", replace(OPTIONS, part="1/2"), FleetOptions(workers=2))
 
 
 def test_a_worker_with_another_model_library_or_text_is_refused_by_name(text: Path, tmp_path: Path) -> None:

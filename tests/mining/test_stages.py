@@ -16,7 +16,7 @@ from mnemoscope.atlas.folder import clear
 from mnemoscope.atlas.manifest import MANIFEST, WORK
 from mnemoscope.corpus import open_source
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, MiningError
-from mnemoscope.foundation.options.fleet_options import FleetOptions
+from mnemoscope.foundation.options.fleet_options import ALONE
 from mnemoscope.foundation.options.mining_options import MiningOptions
 from mnemoscope.mining import mine, steps
 from mnemoscope.mining.passes.vectors.values import ValuePass
@@ -27,7 +27,7 @@ from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.runs.driver import Driver
 from mnemoscope.runs.run import Run
 from mnemoscope.runs.seal import seal_run
-from mnemoscope.runs.stages import TEXT, publish
+from mnemoscope.runs.workers.leases import TEXT, publish
 from mnemoscope.runs.workers.worker import Worker
 from models.checkpoints import KINDS, args_of, weights_of, write
 from models.expert_models import build_mixture
@@ -51,7 +51,7 @@ class Begun:
         self.model, self.folder = model, folder
         chosen = MiningOptions(**{**OPTIONS, **options})
         source = open_source(str(text), text_field="text", ids_field=None, split="line")
-        self.run = Run.open(folder, chosen, model, {"corpus": source}, fleet=FleetOptions())
+        self.run = Run.open(folder, chosen, model, {"corpus": source}, fleet=ALONE)
         publish(folder, TEXT)
         TextWork(self.worker()).run()
         collect_states(self.run)

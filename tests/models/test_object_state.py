@@ -18,7 +18,7 @@ from mining.conftest import odd_text
 from mnemoscope.errors import ModelChanged, PartsDiffer
 from mnemoscope.mining import merge, mine
 from mnemoscope.models import LanguageModel, language_model, load_model, read_coefficients
-from mnemoscope.models.object_state import NetworkState, at_rest
+from mnemoscope.models.object_state import NetworkGuard, at_rest
 from mnemoscope.tracing import intervene, trace
 from mnemoscope.tracing.predictions import generate
 from mnemoscope.tracing.scoring.scores import value_norms
@@ -61,6 +61,7 @@ def put_another_module(network: Any) -> None:
 def activate_otherwise(network: Any) -> None:
     for block in network.transformer.h:
         block.mlp.act = nn.GELU()
+    network.config.activation_function = "gelu"
 
 
 def embed_otherwise(network: Any) -> None:
@@ -208,14 +209,15 @@ def test_the_state_of_a_network_shares_nothing_with_it(network: Any) -> None:
     """What is kept is what was: each part of the state, changed in place, differs from itself before."""
     network.transformer.config = copy.deepcopy(network.config)  # some families give their parts copies
     network.generation_config.eos_token_id = [0]
-    state = NetworkState.of(network)
-    assert not state.difference(NetworkState.of(network))
+    guard = NetworkGuard(network, spec="it", rows=280)
+    guard.check()
     for change, undo in (
         (lambda: network.transformer.config.update({"n_positions": 9}), {"n_positions": network.config.n_positions}),
         (lambda: network.generation_config.eos_token_id.append(1), None),
     ):
         change()
-        assert state.difference(NetworkState.of(network)) == "modules or configuration"
+        with pytest.raises(ModelChanged, match=r"^the modules or configuration of it were changed"):
+            guard.check()
         if undo is not None:
             network.transformer.config.update(undo)
 

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 import mnemoscope as ms
 from mnemoscope.auditing import AuditedString, audit
 from mnemoscope.foundation.formatting import show_text
-from mnemoscope.foundation.options.audit_options import VARIED
+from mnemoscope.foundation.options.prompt_options import VARIED
 from mnemoscope.models import LanguageModel
 from mnemoscope.show.pages.model.audit import FEWEST, MOST, NEIGHBOURS, USUAL, AuditAddress, AuditView
 from mnemoscope.show.pages.model.trace import PROMPT

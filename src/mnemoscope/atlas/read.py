@@ -372,8 +372,9 @@ class Memory:
         return rows.select("sign", "rank", texts, products.alias("coefficients"))
 
     def random(self, sign: int | None = 1) -> pl.DataFrame:
-        """Firings of one sign drawn at random from the text, with the texts of `triggers`; `kept_firings` is how many
-        were looked at. Raises AtlasUnfinished where they were not drawn (`mnemoscope extend`).
+        """Firings of one sign (1 or -1; None: both) drawn at random from the text, with the texts of `triggers`;
+        `kept_firings` is how many were looked at. Raises AtlasUnfinished where they were not drawn (`mnemoscope
+        extend`).
         """
         return _with_texts_of(self._atlas, _of_sign(self._rows("random"), sign)).drop("fold")
 

@@ -230,49 +230,41 @@ def patterns_command(directory: Path) -> str:
     return f"`mnemoscope analyze {shlex.quote(str(directory))} --patterns`"
 
 
-def model_words(manifest: Manifest, *, otherwise: str) -> str:
-    """The MODEL of an atlas with its options, as words of a command line; `otherwise` where the plan lacks it."""
-    return _model_words(manifest.plan, otherwise)
-
-
-def _model_words(plan: Mapping[str, Any], otherwise: str) -> str:
-    name = shlex.quote(str(plan["model"])) if "model" in plan else otherwise
-    return " ".join([name, *AS_USUAL.or_planned(plan).words()])
+def model_words(plan: Mapping[str, Any], *, otherwise: str = "MODEL") -> str:
+    """The MODEL of a plan with its options, as words of a command line."""
+    return shlex.join([str(plan.get("model", otherwise)), *AS_USUAL.or_planned(plan).words()])
 
 
 def rebuild_command(directory: Path, table: str, manifest: Manifest) -> str:
     """The command, in backquotes, that makes a table of the atlas in `directory`."""
     if table in ("patterns", "labels"):
         return patterns_command(directory)
-    model, folder, plan = model_words(manifest, otherwise="MODEL"), shlex.quote(str(directory)), manifest.plan
+    model, folder = model_words(manifest.plan), shlex.quote(str(directory))
     if table in LENS_TABLES:
         return f"`mnemoscope lens {folder} --model {model}`"
     if TABLES[table].optional:
         return f"`mnemoscope extend {folder} --model {model} {table.removesuffix('_sentences')}`"
-    more = ["--force"]
+    more: dict[str, Any] = {"force": True}
     if part := manifest.part:
-        more = ["--part", f"{part.index}/{part.of}", *more]
+        more["part"] = f"{part.index}/{part.of}"
     if list(manifest.layers) != list(range(len(manifest.model.sizes.memories))):
-        more = ["--layers", ",".join(map(str, manifest.layers)), *more]
+        more["layers"] = ",".join(map(str, manifest.layers))
     usual = TRIGGERS if manifest.model.sizes.experts is None else TRIGGERS_OF_EXPERTS
-    return f"`{_mine_command(directory, plan, usual, more)}`"
+    return f"`{_mine_command(directory, manifest.plan, usual, more)}`"
 
 
 def resume_command(directory: Path, begun: Mapping[str, Any]) -> str:
     """The command that goes on with an unfinished run, by its `unfinished_plan`; says what hangs on model and text."""
     plan = begun["plan"] | mined_from(directory)
-    part, layers = "/".join(map(str, begun["part"] or ())), runs(plan.get("layers") or ())
-    given = {"removals": plan.get("removals"), "batch-tokens": plan.get("batch_tokens"), "layers": layers, "part": part}
-    more = [f"--{name} {value}" for name, value in given.items() if value not in (None, "")]
+    more = {name: plan.get(name) for name in ("removals", "batch_tokens")}
+    more |= {"layers": runs(plan.get("layers") or ()) or None, "part": "/".join(map(str, begun["part"] or ())) or None}
     return _mine_command(directory, plan, TRIGGERS, more)
 
 
-def _mine_command(directory: Path, plan: Mapping[str, Any], triggers: int, more: Sequence[str]) -> str:
-    """With the options of a plan that are not the usual ones."""
-    corpus = shlex.quote(str(plan["corpus"])) if "corpus" in plan else "CORPUS"
-    words = [_model_words(plan, "MODEL"), corpus, "--out", shlex.quote(str(directory))]
+def _mine_command(directory: Path, plan: Mapping[str, Any], triggers: int, more: dict[str, Any]) -> str:
+    """With the options of a plan that are not the usual ones; those that model and text settle are in `more`."""
     usual = {"triggers": triggers, "per_sentence": str(MiningOptions.per_sentence)}  # as a plan writes them
-    settled = {"layers", "removals", "batch_tokens"}  # by model and text, where they are not stated in `more`
-    stated = {name: plan[name] for name in MiningOptions.planned_names() if name in plan and name not in settled}
-    stated = {name: value for name, value in stated.items() if value != usual.get(name)}
-    return " ".join(["mnemoscope mine", *words, *MiningOptions(**stated).words(), *more])
+    names = MiningOptions.planned_names() - {"layers", "removals", "batch_tokens"}
+    stated = {name: plan[name] for name in names & plan.keys() if plan[name] != usual.get(name)}
+    words = [str(plan.get("corpus", "CORPUS")), "--out", str(directory), *MiningOptions.words_of(stated | more)]
+    return f"mnemoscope mine {model_words(plan)} {shlex.join(words)}"

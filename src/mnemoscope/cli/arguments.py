@@ -4,22 +4,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mnemoscope.errors import AtlasExists, OptionError
-from mnemoscope.foundation.options.chat_prompt import Prompt
+from mnemoscope.errors import AtlasExists
 from mnemoscope.foundation.options.mining_options import MiningOptions
 from mnemoscope.foundation.options.model_options import ModelOptions, check_names
 
 if TYPE_CHECKING:
     from mnemoscope.atlas.manifest import MinedMemories
-
-
-def one_prompt_or_file(prompt: Prompt | None, prompts: Path | None, **alone: object) -> None:
-    """Raises OptionError unless one of the two is given, and for options that go with one prompt only."""
-    if (prompt is None) == (prompts is None):
-        raise OptionError("give one prompt, or --prompts FILE")
-    given = next((name for name, value in alone.items() if prompts is not None and value is not None), None)
-    if given is not None:
-        raise OptionError(f"--{given.replace('_', '-')} is for one prompt; the file of --prompts has its own for each")
 
 
 def check_folder(out: Path) -> str:

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 from functools import wraps
 from types import NoneType, UnionType
 from typing import Annotated, Any, get_args
@@ -10,10 +10,9 @@ from typing import Annotated, Any, get_args
 import typer
 
 from mnemoscope.foundation.files import check_spelling
-from mnemoscope.foundation.options.declared import DeclaredOptions, declaration_of, flag_of, keyword_of, option
+from mnemoscope.foundation.options.declared import DeclaredOptions, flag_of, keyword_of, option
 
 
-@dataclass(frozen=True, kw_only=True)
 class OutputOptions(DeclaredOptions):
     """What every verb has: it is called with `json`, and runner.py reads `debug`."""
 
@@ -39,20 +38,20 @@ def as_command(verb: Callable[..., None]) -> Callable[..., None]:
 
 def _parameters_of(kind: type[DeclaredOptions]) -> Iterator[inspect.Parameter]:
     """Of a type with several forms, such as `str | tuple[int, int] | None`, the command line has the first."""
-    for one in fields(kind):  # type: ignore[arg-type]
-        declared = declaration_of(one)
+    for one in fields(kind):
+        declared, forms = one.metadata, get_args(one.type) if isinstance(one.type, UnionType) else (one.type,)
         if isinstance(one.type, type) and issubclass(one.type, DeclaredOptions):
             yield from _parameters_of(one.type)
-        if declared is None:
+        if not declared:
             continue
-        forms = get_args(one.type) if isinstance(one.type, UnionType) else (one.type,)
+        usual = {bool: None, int: "N"}.get(forms[0], one.name.upper())
         about: dict[str, Any] = {
-            "metavar": declared.metavar or "|".join(declared.choices) or ("N" if forms[0] is int else None),
-            "help": declared.help + (f"  [default: {declared.instead}]" if declared.instead else ""),
-            "show_default": one.default not in (MISSING, ""),
-            "hidden": declared.hidden,
+            "metavar": declared["metavar"] or "|".join(declared["choices"]) or usual,
+            "help": declared["help"] + (f"  [default: {declared['instead']}]" if declared["instead"] else ""),
+            "show_default": one.default not in (MISSING, "") and declared["instead"] is None,
+            "hidden": declared["hidden"],
         }
-        how = typer.Argument(**about) if declared.argument else typer.Option(flag_of(one), **about)
+        how = typer.Argument(**about) if declared["argument"] else typer.Option(flag_of(one), **about)
         yield inspect.Parameter(
             keyword_of(one),
             inspect.Parameter.KEYWORD_ONLY,

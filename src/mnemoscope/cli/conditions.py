@@ -7,7 +7,7 @@ import ast
 import json
 import operator
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ import typer
 
 from mnemoscope.cli.runner import emit, print_shown, terminal_columns
 from mnemoscope.errors import OptionError
-from mnemoscope.foundation.options.prompt_options import ATTRIBUTE, ATTRIBUTE_PROMPTS, DIFF, DIFF_PROMPTS, Names
+from mnemoscope.foundation.options.prompt_options import ATTRIBUTE, ATTRIBUTE_PROMPTS, DIFF, DIFF_PROMPTS, TEXTS
 
 if TYPE_CHECKING:
     from mnemoscope.attribution.explanation import Explanation
@@ -30,20 +30,20 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
 _LONGEST = 1_000
 
 
-def read_condition(text: str | None, names: Names) -> ast.expr | None:
+def read_condition(text: str | None, names: Sequence[str]) -> ast.expr | None:
     """Raises OptionError for what is no comparison of these names."""
     if text is None:
         return None
     try:
         tree = ast.parse(text[: _LONGEST + 1].strip(), mode="eval").body
-        holds(tree, {name: kind() for name, kind in names.items()})
+        holds(tree, {name: "" if name in TEXTS else 0 for name in names})
     except (SyntaxError, ValueError, LookupError, MemoryError, RecursionError):
         tree = None
     if tree is None or len(text) > _LONGEST:
         shown = text if len(text) <= 80 else f"{text[:80]}..."
         raise OptionError(
             f"--fail-if {shown!r} cannot be read; compare {', '.join(names)} with numbers or quoted texts, such as"
-            f" '{[*names][-1]}<0.5', joined by and, or, not"
+            f" '{names[-1]}<0.5', joined by and, or, not"
         )
     return tree
 
@@ -141,7 +141,7 @@ def diff_facts(document: Facts, restored: int | None = None) -> Facts:
     return _complete(document, facts, DIFF)
 
 
-def _complete(document: Facts, facts: Facts, names: Names) -> Facts:
+def _complete(document: Facts, facts: Facts, names: Sequence[str]) -> Facts:
     """All of the names: lists by their lengths."""
     plain = {name: len(one) if isinstance(one, list) else one for name, one in document.items() if name in names}
     return {name: facts[name] if name in facts else plain.get(name) for name in names}

@@ -197,10 +197,11 @@ def _pair(first: dict[str, Any], second: dict[str, Any]) -> list[tuple[str, tupl
 
 def _facts(atlas: Atlas) -> dict[str, Any]:
     plan, text = atlas.manifest.plan, atlas.manifest.corpus
+    alike = sorted(MiningOptions.planned_names(alike=True))
     # Rows of the head beyond the tokenizer's are empty, and models differ in their number.
     tokens = zip(atlas.vocabulary.raw, atlas.table("tokens", columns=["count"])["count"].to_list(), strict=True)
     return {
-        **{f"--{name.replace('_', '-')}": plan.get(name) or None for name in MiningOptions.planned_names(alike=True)},
+        **{f"--{name.replace('_', '-')}": plan.get(name) or None for name in alike},
         "the --seed of --sample": plan.get("seed") if plan.get("sample") else None,
         "the text": f"{text.spec}, sha256 {text.fingerprint[:16]}",
         "the tokenizer": f"sha256 {sha256(repr([row for row in tokens if any(row)]).encode()).hexdigest()[:16]}",

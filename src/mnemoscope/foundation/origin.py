@@ -9,6 +9,7 @@ null before a `?`, may be missing behind a `+`). Nothing is unpacked, so that no
 import os
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import wraps
 from importlib.metadata import PackageNotFoundError, version
@@ -100,7 +101,10 @@ def restore(hint: Any, value: Any) -> Any:
     if origin is NotRequired:
         return restore(kinds[0], value)
     if origin in (Union, UnionType):
-        return value if value is None and NoneType in kinds else _first_fitting(kinds, value)
+        for kind in (NoneType,) if value is None and NoneType in kinds else kinds:
+            with suppress(TypeError):
+                return restore(kind, value)
+        raise TypeError(f"{value!r:.60} is none of {kinds}")
     if is_dataclass(hint) or is_typeddict(hint):
         hints = get_type_hints(hint, include_extras=True)
         made: Any = hint(**{name: restore(hints[name], one) for name, one in _of(dict, value).items()})
@@ -125,15 +129,6 @@ def _of(kind: Any, value: Any) -> Any:
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise TypeError(f"{value!r:.60} is not {kind}")
     return value
-
-
-def _first_fitting(kinds: Sequence[Any], value: Any) -> Any:
-    for kind in kinds:
-        try:
-            return restore(kind, value)
-        except TypeError:
-            continue
-    raise TypeError(f"{value!r:.60} is none of {kinds}")
 
 
 def _frame(value: Any, columns: str) -> "pl.DataFrame":

@@ -28,8 +28,14 @@ from mnemoscope.mining.text.batch_reader import BatchReader
 from mnemoscope.mining.text.state import MiningState, StateShape
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.forward.batches import default_batch_tokens
-from mnemoscope.runs.plan import SAMPLED_EVERY, SAMPLED_TOKENS, default_removals, default_triggers, removal_work
-from mnemoscope.runs.seal import model_facts
+from mnemoscope.runs.plan import (
+    SAMPLED_EVERY,
+    SAMPLED_TOKENS,
+    default_removals,
+    default_triggers,
+    model_facts,
+    removal_work,
+)
 from mnemoscope.runs.texts import encoder_of, open_text, spread_note
 
 TEXT_SAMPLE_TOKENS = 150_000

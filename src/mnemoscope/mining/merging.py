@@ -23,11 +23,11 @@ from mnemoscope.mining.text.state import MiningState, StateShape
 from mnemoscope.models import LanguageModel, load_model, set_threads
 from mnemoscope.models.object_state import check_unchanged, hold_model
 from mnemoscope.runs.driver import Driver
-from mnemoscope.runs.plan import MiningPlan, all_versions, library_versions
+from mnemoscope.runs.plan import MiningPlan, all_versions, library_versions, model_facts
 from mnemoscope.runs.run import Run, check_writable, hold, paths_of, refusal, stored_plan
-from mnemoscope.runs.seal import model_facts, seal_run
-from mnemoscope.runs.stages import TEXT
-from mnemoscope.runs.workers.states import CHECKPOINT
+from mnemoscope.runs.seal import seal_run
+from mnemoscope.runs.states import CHECKPOINT
+from mnemoscope.runs.workers.leases import TEXT
 from mnemoscope.runs.workers.worker import Worker
 
 _ADVICE = "; choose another folder, or --force to merge into it again"

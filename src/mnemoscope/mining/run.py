@@ -17,7 +17,7 @@ from mnemoscope.atlas.manifest import STATE, plan_of, unfinished_plan
 from mnemoscope.errors import OptionError
 from mnemoscope.foundation.files import check_spelling, copy_file, write_bytes
 from mnemoscope.foundation.heap import require_addresses
-from mnemoscope.foundation.options.fleet_options import RAY_HERE, FleetOptions
+from mnemoscope.foundation.options.fleet_options import ALONE, RAY_HERE, FleetOptions
 from mnemoscope.foundation.options.mining_options import AUTO, MiningOptions
 from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions
 from mnemoscope.foundation.progress import Progress, ignore_progress, report_to
@@ -32,10 +32,11 @@ from mnemoscope.runs.launch.local import LocalLauncher
 from mnemoscope.runs.launch.ray_launcher import RayLauncher
 from mnemoscope.runs.run import MINE_AGAIN, Run, check_writable, hold
 from mnemoscope.runs.seal import seal_run
-from mnemoscope.runs.stages import TEXT, publish
+from mnemoscope.runs.states import CHECKPOINT
 from mnemoscope.runs.texts import encoder_of, open_texts
-from mnemoscope.runs.workers.states import CHECKPOINT
-from mnemoscope.runs.workers.worker import Worker, work
+from mnemoscope.runs.workers.joining import work
+from mnemoscope.runs.workers.leases import TEXT, publish
+from mnemoscope.runs.workers.worker import Worker
 from mnemoscope.tracing.scoring.scores import check_wide_numbers
 
 _TEAM = 8
@@ -146,15 +147,14 @@ def run_mining(
     corpus: str | os.PathLike[str],
     directory: Path,
     options: MiningOptions,
-    fleet: FleetOptions | None = None,
+    fleet: FleetOptions = ALONE,
     *,
     progress: Progress = ignore_progress,
 ) -> Path:
     """`mine` with its options as one object; with the workers of `fleet`, whose bytes are those of one process with as
     many threads as a worker. With `prepare` it only settles the run in the folder, for workers started otherwise.
     """
-    fleet = fleet or FleetOptions()
-    several = fleet != FleetOptions()
+    several = fleet != ALONE
     held_out = None if options.validation is None else os.fspath(options.validation)
     check_spelling(directory.absolute(), os.fspath(corpus), held_out)
     if several and options.part is not None:
@@ -272,9 +272,6 @@ def _start_driver(run: Run, opening: ModelOptions, fleet: FleetOptions) -> Drive
             work=run_worker,
         )
         return Driver(run, launcher=ray, workers=fleet.count or max(1, ray.capacity()))
-    words: list[str] = []
-    for name, value in opening.keywords().items():
-        words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
     cards = torch.cuda.device_count() if plan.device == "cuda" else 0
-    local = LocalLauncher(run.directory, threads=plan.threads, words=words, cards=cards, each=fleet.cards)
+    local = LocalLauncher(run.directory, threads=plan.threads, words=opening.words(), cards=cards, each=fleet.cards)
     return Driver(run, launcher=local, workers=fleet.count or 1)

@@ -23,7 +23,8 @@ from mnemoscope.mining.passes.width import WidthPass
 from mnemoscope.mining.text_pass import collect_states, merge_layer, read_text
 from mnemoscope.runs.plan import MiningPlan
 from mnemoscope.runs.seal import PATTERN_STAGES
-from mnemoscope.runs.stages import TEXT, Stage
+from mnemoscope.runs.workers.leases import TEXT
+from mnemoscope.runs.workers.worker import Stage
 
 STAGES: tuple[Stage, ...] = (
     Stage(TEXT, "text", read_text, needs_all=False, collect=collect_states),

@@ -22,9 +22,8 @@ from mnemoscope.mining.text.ranges import Range, count_numbers, join_ranges, lea
 from mnemoscope.mining.text.state import MiningState, StateFacts, StateShape
 from mnemoscope.models.special_tokens import special_tokens
 from mnemoscope.runs.run import Run
-from mnemoscope.runs.stages import TEXT, published_stage
-from mnemoscope.runs.workers.leases import AGAIN, DONE, Lease, LeaseFolder
-from mnemoscope.runs.workers.states import CHECKPOINT, CLOSED, STATES, StateFolder, closed_folders, folders_in
+from mnemoscope.runs.states import CHECKPOINT, CLOSED, STATES, StateFolder, closed_folders, folders_in
+from mnemoscope.runs.workers.leases import AGAIN, DONE, TEXT, Lease, LeaseFolder, published_stage
 from mnemoscope.runs.workers.worker import Worker
 
 _LOOKS, _POLL = 20, 0.1

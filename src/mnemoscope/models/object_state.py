@@ -10,7 +10,6 @@ those tried; numbers of modules that are no tensor; buffers that are not stored;
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, TypeVar, cast, final
 
@@ -86,45 +85,27 @@ def _use(guard: "NetworkGuard", of_verb: bool) -> Iterator[None]:
     guard.check()
 
 
-@dataclass(frozen=True)
-class NetworkState:
-    """What is compared. It shares nothing with the network but functions and tensors, which it keeps: an `id` is given
-    again. `forms` are the modules' classes, forwards that others set, and the configurations.
+def state_of(network: nn.Module) -> tuple[dict[str, list[Any]], list[Tensor]]:
+    """What is compared, by its name in an error, and the tensors, to be kept: an `id` is given again. It shares nothing
+    else with the network but functions. Takes a few microseconds per tensor.
     """
-
-    adapters: list[list[object]]
-    weights: list[tuple[object, ...]]
-    forms: list[object]
-    tensors: list[Tensor] = field(compare=False)
-
-    @staticmethod
-    def of(network: nn.Module) -> "NetworkState":
-        """The state now; takes a few microseconds per tensor."""
-        modules = list(network.modules())
-        # Peft adds to the parameters of these in every forward and subtracts it again, which changes their version.
-        wrappers: list[Any] = [module for module in modules if type(module).__name__ == "ParamWrapper"]
-        moved = {id(getattr(each.get_base_layer(), each.parameter_name)) for each in wrappers}
-        weights: list[tuple[object, ...]] = []
-        tensors: list[Tensor] = []
-        for whole in (each for module in modules for each in weights_at_hand(module)):
-            for _, tensor in plain_parts("", whole):
-                version = None if tensor.is_inference() or id(whole) in moved else tensor._version
-                weights.append((id(tensor), tensor.data_ptr(), version, tensor.dtype, tensor.shape))
-                tensors.append(tensor)
-        forms: list[object] = []
-        for module in modules:
-            forward = vars(module).get("forward")
-            forms.append((type(module), None if _is_ours(forward) else forward))
-        for config in {id(one): one for module in modules if (one := vars(module).get("config")) is not None}.values():
-            if isinstance(config, PretrainedConfig):
-                forms += [repr(essentials(config.to_dict())), config._attn_implementation]
-        forms.append(repr(getattr(getattr(network, "generation_config", None), "eos_token_id", None)))
-        return NetworkState(active_adapters(network), weights, forms, tensors)
-
-    def difference(self, now: "NetworkState") -> str:
-        """What differs, in words; empty if nothing does."""
-        words = {"adapters": "adapters", "weights": "weights", "forms": "modules or configuration"}
-        return next((word for name, word in words.items() if getattr(self, name) != getattr(now, name)), "")
+    modules = list(network.modules())
+    # Peft adds to the parameters of these in every forward and subtracts it again, which changes their version.
+    wrappers: list[Any] = [module for module in modules if type(module).__name__ == "ParamWrapper"]
+    moved = {id(getattr(each.get_base_layer(), each.parameter_name)) for each in wrappers}
+    weights, tensors = list[Any](), list[Tensor]()
+    for whole in (each for module in modules for each in weights_at_hand(module)):
+        for _, tensor in plain_parts("", whole):
+            version = None if tensor.is_inference() or id(whole) in moved else tensor._version
+            weights.append((id(tensor), tensor.data_ptr(), version, tensor.dtype, tensor.shape))
+            tensors.append(tensor)
+    forms: list[Any] = [repr(getattr(getattr(network, "generation_config", None), "eos_token_id", None))]
+    for module in modules:
+        forward = vars(module).get("forward")
+        forms.append((type(module), None if _is_ours(forward) else forward))
+    configs = {id(one): one for module in modules if isinstance(one := vars(module).get("config"), PretrainedConfig)}
+    forms += [(repr(essentials(one.to_dict())), one._attn_implementation) for one in configs.values()]
+    return {"adapters": active_adapters(network), "weights": weights, "modules or configuration": forms}, tensors
 
 
 @final
@@ -133,15 +114,16 @@ class NetworkGuard:
 
     def __init__(self, network: nn.Module, *, spec: str, rows: int) -> None:
         self.network, self._spec, self._rows = network, spec, rows
-        self._state, self._hooks = NetworkState.of(network), foreign_hooks(network)
-        self._said = self._says()
+        self._state, self._kept = state_of(network)
+        self._hooks, self._said = foreign_hooks(network), self._says()
 
     def _says(self) -> Tensor:
         with steady():
             return run(self.network, ids_for(self.network, self._rows)[:1, :2])
 
     def check(self) -> None:
-        if what := self._state.difference(NetworkState.of(self.network)):
+        now, _ = state_of(self.network)
+        if what := next((what for what, before in self._state.items() if before != now[what]), ""):
             raise ModelChanged(
                 f"the {what} of {self._spec} were changed after it was loaded; give it to load_model again, or put back"
                 " what was changed"

@@ -15,12 +15,11 @@ from mnemoscope.foundation.cores import usable_cores
 from mnemoscope.foundation.progress import WORKER, fleet_note, worker_note
 from mnemoscope.runs.launch.local import LocalLauncher
 from mnemoscope.runs.run import Run
-from mnemoscope.runs.stages import FINISHED, Stage, publish
+from mnemoscope.runs.states import STATES, StateFolder, folders_in
 from mnemoscope.runs.workers.heartbeats import DRIVER, Heartbeat, Watch
-from mnemoscope.runs.workers.leases import DONE, Lease, LeaseFolder
-from mnemoscope.runs.workers.states import STATES, StateFolder, folders_in
+from mnemoscope.runs.workers.leases import DONE, FINISHED, Lease, LeaseFolder, publish
 from mnemoscope.runs.workers.status import counted_batches
-from mnemoscope.runs.workers.worker import Worker, is_of, new_name
+from mnemoscope.runs.workers.worker import Stage, Worker, is_of, new_name
 
 POLL = 0.1
 """Seconds between two looks at the workers."""

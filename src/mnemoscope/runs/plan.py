@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from mnemoscope.corpus import TokenizedCorpus
 from mnemoscope.errors import PlanDiffers
+from mnemoscope.foundation.memory_names import most_experts
 from mnemoscope.foundation.options.mining_options import (
     RULES,
     TRIGGERS,
@@ -220,6 +221,36 @@ def library_versions() -> dict[str, str]:
     import torch
 
     return {"torch": torch.__version__} | {name: version(name) for name in LIBRARIES if name != "torch"}
+
+
+def model_facts(model: "LanguageModel") -> dict[str, Any]:
+    """The entry of a model in the manifest: origin, kind, sizes and proof."""
+    routed, shared = most_experts(model.numberings.values())
+    experts = [numbering.document() for numbering in model.numberings.values()]
+    return {
+        "spec": model.spec,
+        "hub": model.hub,
+        "revision": model.revision,
+        "fingerprint": model.fingerprint,
+        "family": model.family,
+        "block": model.block,
+        "gated": model.gated,
+        "activation": model.activation,
+        "negative_coefficients": model.has_negative,
+        "final_norm": model.final_norm,
+        "values": "probed" if model.probed else "read",
+        "head": "linear" if model.linear_head else "adaptive softmax",
+        **({"experts": routed, "shared_experts": shared} if experts else {}),
+        **model.anatomy.hybrid_facts(),
+        "sizes": {
+            **vars(model.sizes),
+            "memories": list(model.sizes.memories),
+            **({"experts": experts} if experts else {}),
+        },
+        "beginning": {"token": model.beginning.token, "kind": model.beginning.kind},
+        **({} if model.eager else {"attention_weights": "unknown"}),
+        "proof": {name: getattr(model.proof, name) for name in ("residual", "ablation", "keys", "scores")},
+    }
 
 
 def default_triggers(model: "LanguageModel") -> int:

@@ -30,14 +30,13 @@ from mnemoscope.errors import (
     PlanDiffers,
 )
 from mnemoscope.foundation.files import file_hash, read_object, storing, write_json
-from mnemoscope.foundation.options.fleet_options import FleetOptions
+from mnemoscope.foundation.options.fleet_options import ALONE, FleetOptions
 from mnemoscope.foundation.options.mining_options import UNRELEASED, MiningOptions
 from mnemoscope.foundation.options.model_options import NAMED, full_name
 from mnemoscope.foundation.progress import NOTE, Progress, StopSignal, ignore_progress, interruption
-from mnemoscope.runs.plan import MiningPlan, all_versions, batch_order, library_versions
+from mnemoscope.runs.plan import MiningPlan, all_versions, batch_order, library_versions, model_facts
 from mnemoscope.runs.record import RunRecord
-from mnemoscope.runs.seal import model_facts
-from mnemoscope.runs.workers.states import CHECKPOINT, CLOSED, STATES
+from mnemoscope.runs.states import CHECKPOINT, CLOSED, STATES
 
 if TYPE_CHECKING:
     from mnemoscope.models import LanguageModel
@@ -134,7 +133,7 @@ class Run:
         if new:
             begin(directory, plan=_marks(plan, part, paths, versions=[library_versions()]))
         try:
-            copy = prepare_texts(texts, directory, model, plan, every=options.checkpoint_every, progress=progress)
+            copy = prepare_texts(texts, directory, model, plan, progress=progress)
             plan = plan.with_texts(copy, stored.get("plan"))
             differs = plan.difference(stored, part, copy.counts)
             if differs and not force:
@@ -168,7 +167,7 @@ class Run:
             checkpoint_every=options.checkpoint_every,
             patience=fleet.patience,
             mixed_devices=bool(fleet.allow_mixed_devices or earlier.get("mixed_devices")),
-            fleet=bool(fleet != FleetOptions() or earlier.get("fleet")),
+            fleet=bool(fleet != ALONE or earlier.get("fleet")),
             copy=copy,
             progress=progress,
             began=began,

@@ -7,7 +7,7 @@ the seal, layer by layer, and joined after it, since the manifest does not cover
 import platform
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.folder import remove_work
@@ -17,23 +17,18 @@ from mnemoscope.atlas.schema import SCHEMA_VERSION, place
 from mnemoscope.atlas.tables import patterns_command
 from mnemoscope.errors import StoreFailed
 from mnemoscope.foundation.files import file_entry, write_json
-from mnemoscope.foundation.memory_names import most_experts
 from mnemoscope.foundation.origin import package_version
 from mnemoscope.foundation.progress import StopSignal, interruption
 from mnemoscope.patterns import PatternFinder, join_patterns, open_finder, write_layer_patterns, write_words
-from mnemoscope.runs.stages import Stage
-
-if TYPE_CHECKING:
-    from mnemoscope.models import LanguageModel
-    from mnemoscope.runs.run import Run
-    from mnemoscope.runs.workers.worker import Worker
+from mnemoscope.runs.run import Run
+from mnemoscope.runs.workers.worker import Stage, Worker
 
 _PROJECTIONS = {"values": "gain", "votes": "gain", "streams": "lens", "neighbours": "raw cosine"}
 _OF_PATTERNS = ("vocabulary", "background", "sentences", "triggers", "similar_words")
 """The tables in which patterns are found."""
 
 
-def seal_run(run: "Run", *, keep_work: bool = False) -> None:
+def seal_run(run: Run, *, keep_work: bool = False) -> None:
     """Seals the folder as an atlas, or a part, when all stages are done."""
     directory, plan, counts, part = run.directory, run.plan, run.counts, run.part
     run.progress("sealing", 0, None, "")
@@ -97,12 +92,12 @@ def add_patterns(directory: Path) -> None:
         raise StoreFailed(f"{str(refused).rpartition('; ')[0]}; {left}") from refused
 
 
-def number_words(worker: "Worker", _: int) -> None:
+def number_words(worker: Worker, _: int) -> None:
     """Numbers the words of all layers at once: ties between patterns are ordered by their words."""
     worker.made.append(write_words(_unsealed_atlas(worker.run), progress=worker.progress))
 
 
-def find_layer_patterns(worker: "Worker", layer: int) -> None:
+def find_layer_patterns(worker: Worker, layer: int) -> None:
     finder = worker.keep(PatternFinder, lambda: open_finder(_unsealed_atlas(worker.run)))
     worker.made.append(write_layer_patterns(finder.atlas, layer, finder))
 
@@ -114,7 +109,7 @@ PATTERN_STAGES = (
 """The last stages, which read tables alone."""
 
 
-def _unsealed_atlas(run: "Run") -> Atlas:
+def _unsealed_atlas(run: Run) -> Atlas:
     """The folder as an atlas with only the tables in which patterns are found."""
     directory, plan = run.directory, run.plan
     read = {path: found[0].name for path in table_files(directory) if (found := place(path))}
@@ -138,33 +133,3 @@ def _unsealed_atlas(run: "Run") -> Atlas:
         "files": files,
     }
     return Atlas(directory, Manifest.of(document), manifest_hash="")
-
-
-def model_facts(model: "LanguageModel") -> dict[str, Any]:
-    """The entry of a model in the manifest: origin, kind, sizes and proof."""
-    routed, shared = most_experts(model.numberings.values())
-    experts = [numbering.document() for numbering in model.numberings.values()]
-    return {
-        "spec": model.spec,
-        "hub": model.hub,
-        "revision": model.revision,
-        "fingerprint": model.fingerprint,
-        "family": model.family,
-        "block": model.block,
-        "gated": model.gated,
-        "activation": model.activation,
-        "negative_coefficients": model.has_negative,
-        "final_norm": model.final_norm,
-        "values": "probed" if model.probed else "read",
-        "head": "linear" if model.linear_head else "adaptive softmax",
-        **({"experts": routed, "shared_experts": shared} if experts else {}),
-        **model.anatomy.hybrid_facts(),
-        "sizes": {
-            **vars(model.sizes),
-            "memories": list(model.sizes.memories),
-            **({"experts": experts} if experts else {}),
-        },
-        "beginning": {"token": model.beginning.token, "kind": model.beginning.kind},
-        **({} if model.eager else {"attention_weights": "unknown"}),
-        "proof": {name: getattr(model.proof, name) for name in ("residual", "ablation", "keys", "scores")},
-    }

@@ -35,7 +35,7 @@ def open_texts(directory: Path, corpus: str, validation: str | None, like: Minin
 
 
 def prepare_texts(
-    texts: Texts, directory: Path, model: LanguageModel, plan: MiningPlan, *, every: float, progress: Progress
+    texts: Texts, directory: Path, model: LanguageModel, plan: MiningPlan, *, progress: Progress
 ) -> TokenizedCorpus:
     """The texts, tokenized in the work folder of `directory`, or opened there. Proves the model on rows beyond its
     boundaries if there are any.
@@ -55,7 +55,6 @@ def prepare_texts(
         validation=texts.get("validation"),
         render=render,
         made_with={"tokenizer": made_of, "rules": str(RULES), **libraries},
-        checkpoint_every=every,
         progress=progress,
     )
     both = [copy, *([copy.validation] if isinstance(copy.validation, TokenizedCorpus) else [])]

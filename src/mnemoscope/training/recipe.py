@@ -4,7 +4,7 @@ The model is a decoder as in the paper (pre-norm blocks, ungated feed-forward la
 rotary positions: a GPT-NeoX configuration with sequential residuals. With experts it is a Mixtral.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from mnemoscope.errors import OptionError
@@ -19,42 +19,52 @@ SPARSITY_RAMP = 300
 _OUTPUT_PROJECTIONS = ("attention.dense.weight", "mlp.dense_4h_to_h.weight", "o_proj.weight", "down_proj")
 
 
-@dataclass(frozen=True)
 class Recipe(DeclaredOptions):
     """The defaults make the model that ships with the package."""
 
-    layers: int = option(6, least=1)
-    hidden: int = option(128, least=1)
-    memories: int = option(512, "Per layer.", least=1)
-    """With experts per expert."""
-    experts: int = option(0, "Experts per layer, with --memories each.", least=0)
-    """0 for a dense model."""
+    layers: int = option(6, "Layers.", least=1)
+    hidden: int = option(128, "Width of the stream.", least=1)
+    memories: int = option(None, "Per layer, or per expert.", least=1, instead="4 times --hidden")
+    experts: int = option(0, "Experts per layer, with --memories each.", least=0, instead="none")
     top_experts: int = option(2, "Experts that a token is routed to.")
-    balance: float = option(0.02, "Weight of the load-balancing term; only with experts.", least=0)
-    heads: int = option(4, least=1)
+    heads: int = option(4, "Attention heads.", least=1)
     # The token files have two bytes a token.
     vocabulary: int = option(1024, "Tokens of the BPE tokenizer.", least=1, most=65_536)
     context: int = option(256, "Tokens in a window.", least=1)
-    batch: int = option(16, "Windows per step.", least=1)
     steps: int = option(6_700, "Optimiser steps.", least=1)
-    warmup: int = option(100, least=1)
+    batch: int = option(16, "Windows per step.", least=1)
+    warmup: int = option(100, "Steps in which the learning rates rise.", least=1)
+    learning_rate: float = option(2e-3, "Of the matrices inside the blocks.", metavar="X")
+    # Of the log of the effective number of memories in the last layer (loop.py), in nats per token; it grows linearly
+    # with depth from 0 in the first.
+    sparsity: float = option(
+        None,
+        "Weight of the loss term for few memories at a time.",
+        metavar="X",
+        least=0,
+        instead="0.05; 0 with experts",
+    )
+    free_memories: float = option(1.5, "Effective number of memories that costs nothing.", metavar="N", least=1)
+    revival: float = option(
+        None, "Weight of the loss term against silent memories.", metavar="X", least=0, instead="0.1; 0 with experts"
+    )
+    seed: int = option(0, "Of weights and windows.")
+    balance: float = 0.02
+    """Weight of the load-balancing term; only with experts."""
     decay: float = 0.35
     """The last share of the steps, in which the learning rate falls linearly to zero."""
-    learning_rate: float = option(2e-3, "Of the matrices inside the blocks.", metavar="X")
     embedding_rate: float = 4e-3
     """For the embedding, norms and biases."""
-    sparsity: float = option(0.05, "Weight of the loss term for few memories at a time.", metavar="X", least=0)
-    """In the last layer; of the log of the effective number of memories (loop.py), in nats per token. It grows linearly
-    with depth from 0 in the first layer."""
-    free_memories: float = option(1.5, "Effective number of memories that costs nothing.", metavar="N", least=1)
-    revival: float = option(0.1, "Weight of the loss term against silent memories.", metavar="X", least=0)
     weight_decay: float = 0.1
     sentence_windows: float = 0.5
     """The share of windows of the beginning token and text from the start of a sentence."""
-    seed: int = option(0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        usual = {"memories": 4 * self.hidden, "sparsity": 0.0 if self.experts else 0.05}
+        for name, value in (usual | {"revival": 0.0 if self.experts else 0.1}).items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
         if self.experts and not 1 <= self.top_experts <= self.experts:
             raise OptionError(
                 f"a token cannot go to {self.top_experts} of {self.experts} experts; choose 1 to {self.experts}"

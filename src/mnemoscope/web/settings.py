@@ -3,7 +3,7 @@
 import errno
 import re
 import socket
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -21,14 +21,13 @@ def is_prefix(path: str) -> bool:
     return re.fullmatch(r"(/[A-Za-z0-9._~-]+)*", path) is not None and not dots
 
 
-@dataclass(frozen=True)
-class Settings(DeclaredOptions):
+class Settings(DeclaredOptions, kw_only=False):
     """What is served, and where: the options of `serve`, and the access token, without which no request is answered.
     `root_path` is without a trailing slash, and the path of `public_url` if there is one.
     """
 
     atlas: Path = like(AtlasArgument, "atlas")
-    model: str | None = option(None, "The model that was mined: for traces, changes and audits.", metavar="MODEL")
+    model: str | None = option(None, "The model that was mined: for traces, changes and audits.")
     force_model: bool = option(False, "Use a model that is not the one mined; every page says so.")
     other: str | None = option(None, "A second model: a page shows what differs on a prompt.", metavar="MODEL")
     other_adapter: str | None = like(DiffOptions, "other_adapter")

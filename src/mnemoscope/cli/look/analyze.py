@@ -1,7 +1,6 @@
 """`mnemoscope analyze`: answers the questions from an atlas and stores the answers in it."""
 
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from mnemoscope.cli.runner import emit
 from mnemoscope.errors import AtlasUnfinished
 from mnemoscope.foundation.files import is_writable
 from mnemoscope.foundation.formatting import pluralise
-from mnemoscope.foundation.options.declared import argument, option
+from mnemoscope.foundation.options.declared import option
 from mnemoscope.foundation.options.mining_options import AtlasArgument
 
 if TYPE_CHECKING:
@@ -20,10 +19,9 @@ if TYPE_CHECKING:
     from mnemoscope.questions.answers import Answers
 
 
-@dataclass(frozen=True, kw_only=True)
 class AnalyzeOptions(AtlasArgument):
-    questions: list[str] | None = argument(
-        "Such as value_agreement, or figure4; all if none is named.", metavar="QUESTION", default=None
+    questions: list[str] | None = option(
+        None, "Such as value_agreement, or figure4; all if none is named.", metavar="QUESTION", argument=True
     )
     patterns: bool = option(False, "Make the patterns again before answering.")
     judgements: Path | None = option(

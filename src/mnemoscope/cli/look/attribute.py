@@ -1,10 +1,8 @@
 """`mnemoscope attribute`: which memories made a model prefer one next token to another."""
 
-from typing import Any
-
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli import conditions
-from mnemoscope.cli.progress import loading, reporting
+from mnemoscope.cli.progress import load_shown, reporting
 from mnemoscope.foundation.options.model_options import check_names
 from mnemoscope.foundation.options.prompt_file import read_prompts
 from mnemoscope.foundation.options.prompt_options import ATTRIBUTE, ATTRIBUTE_PROMPTS, AttributeOptions
@@ -18,30 +16,22 @@ def attribute(options: AttributeOptions, *, json: bool) -> None:
 
     Example: mnemoscope attribute builtin:pydocs "Return a list of" --against " strings"
     """
-    model, prompts, atlas = options.model, options.prompts, options.atlas
-    given = options.asked.read(options.prompt, whole=options.whole)
-    alone = {"for": options.target, "position": options.position, "chat": options.asked.chat or None}
-    arg.one_prompt_or_file(given, prompts, against=options.against, **alone)
-    check_names(model, options.loading.opening)
+    check_names(options.model, options.loading.opening)
+    given, prompts = options.asked.read(options.prompt, whole=options.whole), options.prompts
     condition = conditions.read_condition(options.fail_if, ATTRIBUTE if prompts is None else ATTRIBUTE_PROMPTS)
     rows = None if prompts is None else read_prompts(prompts)
-    arg.check_atlases(atlas)
-    from mnemoscope import attribution
-    from mnemoscope.atlas import open_atlas
-    from mnemoscope.models import load_model
+    arg.check_atlases(options.atlas)
+    from mnemoscope.attribution import Attribution, PromptsAttribution, attribute_prompts
+    from mnemoscope.attribution import attribute as run
 
-    opened = None if atlas is None else open_atlas(atlas)
-    with loading(model):
-        loaded = load_model(model, **options.loading.keywords())
-    answer: attribution.Attribution | attribution.PromptsAttribution
+    loaded = load_shown(options.model, options.loading)
+    answer: Attribution | PromptsAttribution
     with reporting() as progress:
-        shared: dict[str, Any] = {"atlas": opened, "progress": progress}
         if rows is not None:
-            taken = options.taken_by(attribution.attribute_prompts)
-            answer = attribution.attribute_prompts(loaded, rows, **taken | shared)
+            answer = attribute_prompts(loaded, rows, progress=progress, **options.taken_by(attribute_prompts))
         else:
             assert given is not None
             asked = loaded.prompt_text(given, whole=options.whole)
-            answer = attribution.attribute(loaded, asked, **options.taken_by(attribution.attribute) | shared)
+            answer = run(loaded, asked, progress=progress, **options.taken_by(run))
     facts = conditions.show(answer, conditions.attribute_facts, as_json=json, save_list=options.save_list)
     conditions.fail_where(condition, facts)

@@ -1,24 +1,21 @@
 """`mnemoscope audit`: whether a model memorised strings, and which memories carry them."""
 
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from mnemoscope.cli import arguments as arg
-from mnemoscope.cli.progress import loading, reporting
+from mnemoscope.cli.progress import load_shown, reporting
 from mnemoscope.cli.runner import emit
-from mnemoscope.foundation.options.audit_options import AuditOptions
 from mnemoscope.foundation.options.declared import option
 from mnemoscope.foundation.options.mining_options import LoadOptions
 from mnemoscope.foundation.options.model_options import ModelArgument, check_names
+from mnemoscope.foundation.options.prompt_options import AuditOptions
 
 
-@dataclass(frozen=True, kw_only=True)
 class AuditedStrings(ModelArgument):
     secrets: Path = option(help="The strings, one a line, UTF-8.", metavar="FILE")
-    atlas: Path | None = option(
-        None, "An atlas of this model: its held-out sentences serve for side effects.", metavar="ATLAS"
-    )
+    atlas: Path | None = option(None, "An atlas of this model: its held-out sentences serve for side effects.")
     audit: AuditOptions
     loading: LoadOptions
 
@@ -32,25 +29,20 @@ def audit(options: AuditedStrings, *, json: bool) -> None:
 
     Example: mnemoscope audit builtin:pydocs --secrets strings.txt --vary digits
     """
-    model, atlas = options.model, options.atlas
     from mnemoscope.corpus.sources.secrets import read_secrets
 
-    check_names(model, options.loading.opening)
+    check_names(options.model, options.loading.opening)
     strings = read_secrets(options.secrets)
-    arg.check_atlases(atlas)
-    from mnemoscope.atlas import open_atlas
-    from mnemoscope.auditing import audit as run_audit
+    arg.check_atlases(options.atlas)
+    from mnemoscope.auditing import audit as run
     from mnemoscope.auditing.recall import plants_of, recall
-    from mnemoscope.models import load_model
 
-    opened = None if atlas is None else open_atlas(atlas)
     for note in strings.notes:
         print(note, file=sys.stderr)
-    with loading(model):
-        loaded = load_model(model, **options.loading.keywords())
+    loaded = load_shown(options.model, options.loading)
     with reporting() as progress:
-        audited = run_audit(loaded, strings.texts, atlas=opened, progress=progress, **options.audit.keywords())
-    plants = plants_of(model)
+        audited = run(loaded, strings.texts, progress=progress, **options.taken_by(run))
+    plants = plants_of(options.model)
     rows = recall(audited.verdicts(), plants) if plants else []
     if json:
         emit({**audited.to_dict(), "recall": [asdict(row) for row in rows]})

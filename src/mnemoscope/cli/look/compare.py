@@ -1,7 +1,6 @@
 """`mnemoscope compare`: what changed between atlases of one text."""
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +8,7 @@ from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import reporting
 from mnemoscope.cli.runner import emit
 from mnemoscope.errors import OptionError
-from mnemoscope.foundation.options.declared import DeclaredOptions, argument, option
+from mnemoscope.foundation.options.declared import DeclaredOptions, option
 
 if TYPE_CHECKING:
     import polars as pl
@@ -17,9 +16,8 @@ if TYPE_CHECKING:
 _SHOWN, _WIDTH = 20, 80
 
 
-@dataclass(frozen=True, kw_only=True)
 class CompareOptions(DeclaredOptions):
-    atlases: list[Path] = argument("Two or more folders.", metavar="ATLAS")
+    atlases: list[Path] = option(help="Two or more folders.", metavar="ATLAS", argument=True)
     models: list[str] | None = option(
         None, "Their models, after the atlases: adds cosines of vectors.", metavar="MODEL MODEL ..."
     )

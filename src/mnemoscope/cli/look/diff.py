@@ -5,11 +5,11 @@ from typing import Any
 
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli import conditions
-from mnemoscope.cli.progress import loading, reporting
+from mnemoscope.cli.progress import load_shown, loading, reporting
 from mnemoscope.errors import OptionError
 from mnemoscope.foundation.options.chat_prompt import other_turn
 from mnemoscope.foundation.options.model_options import ModelOptions, check_names
-from mnemoscope.foundation.options.prompt_file import check_restored, check_second, read_prompts
+from mnemoscope.foundation.options.prompt_file import check_second, read_prompts
 from mnemoscope.foundation.options.prompt_options import DIFF, DIFF_PROMPTS, DiffOptions
 
 
@@ -23,37 +23,29 @@ def diff(options: DiffOptions, *, json: bool) -> None:
 
     Example: mnemoscope diff builtin:pydocs "Return a list of" --other-prompt "Return the name of"
     """
-    model, prompts, atlas, opening = options.model, options.prompts, options.atlas, options.loading.opening
+    model, prompts, opening = options.model, options.prompts, options.loading.opening
     other, other_adapter, restored, save = options.other, options.other_adapter, options.restored, options.save
     given = options.asked.read(options.prompt)
-    alone: dict[str, object] = {"for": options.target, "against": options.against, "chat": options.asked.chat or None}
-    alone |= {"other_prompt": options.other_prompt, "generate": options.generate or None}
-    arg.one_prompt_or_file(given, prompts, **alone)
     condition = conditions.read_condition(options.fail_if, DIFF if prompts is None else DIFF_PROMPTS)
     rows = None if prompts is None else read_prompts(prompts)
     if rows is not None:
         check_second(rows, other, other_adapter)
-    two_prompts = other is None and other_adapter is None
-    check_restored(restored or 0, options.top, two_prompts=two_prompts, generate=options.generate)
     for name, adapter in ((model, opening.adapter), (other or model, other_adapter)):
         check_names(name, ModelOptions(adapter=adapter, tokenizer=opening.tokenizer))
-    arg.check_atlases(atlas)
+    arg.check_atlases(options.atlas)
     from mnemoscope import attribution
 
     if save is not None:
         attribution.check_free(save)
-    from mnemoscope.atlas import open_atlas
-    from mnemoscope.models import load_model
-
-    opened = None if atlas is None else open_atlas(atlas)
-    with loading(model):
-        loaded = load_model(model, **options.loading.keywords())
-        second = None if two_prompts else attribution.second_model(loaded, other, other_adapter)
-        if second is not None and save is not None:
-            attribution.check_savable(second)
+    loaded, second = load_shown(model, options.loading), None
+    if other is not None or other_adapter is not None:
+        with loading(other or model):
+            second = attribution.second_model(loaded, other, other_adapter)
+            if save is not None:
+                attribution.check_savable(second)
     answer: attribution.PromptsDifference | attribution.RunDifference
     with reporting() as progress:
-        shared: dict[str, Any] = {"other": second, "other_adapter": None, "atlas": opened, "progress": progress}
+        shared: dict[str, Any] = {"other": second, "other_adapter": None, "progress": progress}
         if rows is not None:
             taken = options.taken_by(attribution.diff_prompts)
             answer = attribution.diff_prompts(loaded, rows, **taken | shared)

@@ -1,6 +1,5 @@
 """`mnemoscope report`: all answers of an atlas on one offline page, with the paper's."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from mnemoscope.cli import arguments as arg
@@ -11,7 +10,6 @@ from mnemoscope.foundation.options.declared import option
 from mnemoscope.foundation.options.mining_options import AtlasArgument
 
 
-@dataclass(frozen=True, kw_only=True)
 class ReportOptions(AtlasArgument):
     out: Path | None = option(None, "The folder to write.", metavar="DIR", instead="ATLAS/report")
     browse: bool = option(False, "Write browsing pages instead, as plain files (default: ATLAS/browse).")

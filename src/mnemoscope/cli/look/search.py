@@ -1,7 +1,7 @@
 """`mnemoscope search`: finds memories by text, or by a token that they promote, oppose or fire on."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +9,7 @@ from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import reporting
 from mnemoscope.cli.runner import emit
 from mnemoscope.errors import OptionError
-from mnemoscope.foundation.options.declared import argument, like, option
+from mnemoscope.foundation.options.declared import like, option
 from mnemoscope.foundation.options.mining_options import AtlasArgument, MiningOptions, parse_layers
 from mnemoscope.foundation.options.prompt_options import AttributeOptions
 from mnemoscope.foundation.options.search_fields import USUAL_FIELDS, check_search_fields
@@ -25,9 +25,8 @@ _BY_TOKEN = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
 class SearchOptions(AtlasArgument):
-    text: str | None = argument('Words, "a phrase", or a beginning: par*', metavar="[TEXT]", default=None)
+    text: str | None = option(None, 'Words, "a phrase", or a beginning: par*', metavar="[TEXT]", argument=True)
     where: str = option(
         ",".join(USUAL_FIELDS),
         "Of patterns, annotations, words (at the triggers), triggers, values, bottom (a value's last tokens).",

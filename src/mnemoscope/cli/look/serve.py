@@ -2,7 +2,6 @@
 
 import os
 import sys
-from dataclasses import dataclass
 from threading import Thread
 
 from mnemoscope.cli import arguments as arg
@@ -11,7 +10,6 @@ from mnemoscope.foundation.options.declared import DeclaredOptions, option
 from mnemoscope.web.settings import Settings, listen
 
 
-@dataclass(frozen=True, kw_only=True)
 class ServeOptions(DeclaredOptions):
     settings: Settings
     open: bool = option(False, "Open the pages in a browser, if there is one here.")

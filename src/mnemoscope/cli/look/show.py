@@ -1,13 +1,12 @@
 """`mnemoscope show`: one memory in the terminal; `mnemoscope verify`: whether an atlas is complete and unchanged."""
 
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.runner import emit
 from mnemoscope.errors import AtlasDamaged
-from mnemoscope.foundation.options.declared import argument, option
+from mnemoscope.foundation.options.declared import option
 from mnemoscope.foundation.options.mining_options import AtlasArgument
 
 if TYPE_CHECKING:
@@ -15,9 +14,8 @@ if TYPE_CHECKING:
     from mnemoscope.foundation.memory_names import MemoryId
 
 
-@dataclass(frozen=True, kw_only=True)
 class ShowOptions(AtlasArgument):
-    memory: str = argument("Such as L10.M222; several: L5.M0-19,L6.M1 or @FILE, a saved list.", metavar="MEMORY")
+    memory: str = option(help="Such as L10.M222; several: L5.M0-19,L6.M1 or @FILE, a saved list.", argument=True)
     limit: int = option(20, "Prefixes to show of each sign (--json gives all).", least=1)
 
 

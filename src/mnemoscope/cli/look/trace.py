@@ -5,7 +5,7 @@ memories.
 import sys
 from typing import Any
 
-from mnemoscope.cli.progress import loading
+from mnemoscope.cli.progress import load_shown
 from mnemoscope.cli.runner import emit, print_shown, terminal_columns
 from mnemoscope.errors import OptionError
 from mnemoscope.foundation.options.model_options import check_names
@@ -36,10 +36,8 @@ def trace(options: TraceOptions, *, json: bool) -> None:
 
         pictures.check_ending(out)
     from mnemoscope import tracing
-    from mnemoscope.models import load_model
 
-    with loading(model):
-        loaded = load_model(model, **options.loading.keywords())
+    loaded = load_shown(model, options.loading)
     asked, parsed = loaded.prompt_text(given, whole=options.whole), interventions_of(options.changes, of=loaded)
     script = tracing.as_python(model, asked, parsed, opening=options.loading.opening)
     drawn = {}

@@ -4,7 +4,6 @@ import os
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,7 @@ from mnemoscope.foundation.options.model_options import ModelOptions
 from mnemoscope.foundation.progress import ENDING
 
 if TYPE_CHECKING:
-    from mnemoscope.runs.stages import Stage
+    from mnemoscope.runs.workers.worker import Stage
 
 
 @contextmanager
@@ -32,9 +31,8 @@ def _stopping_on_signals(requested: Event) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-@dataclass(frozen=True, kw_only=True)
 class WorkerOptions(AtlasArgument):
-    model: str | None = option(None, "The plan's model, if it has moved.", metavar="MODEL")
+    model: str | None = option(None, "The plan's model, if it has moved.")
     device: str | None = like(
         LoadOptions, "device", default=None, help="What it runs on here.", instead="the plan's kind"
     )
@@ -43,6 +41,16 @@ class WorkerOptions(AtlasArgument):
     parent: int | None = option(None, hidden=True)
     without_model: bool = option(False, hidden=True)
     opening: ModelOptions
+
+
+def _stages(options: WorkerOptions) -> "Sequence[Stage]":
+    if options.without_model:
+        from mnemoscope.runs.seal import PATTERN_STAGES
+
+        return PATTERN_STAGES
+    from mnemoscope.mining.stages import STAGES
+
+    return STAGES
 
 
 def worker(options: WorkerOptions, *, json: bool) -> None:
@@ -57,15 +65,9 @@ def worker(options: WorkerOptions, *, json: bool) -> None:
     from mnemoscope.runs.run import Run
 
     Run.read(atlas)  # refuses a folder without a run before torch is imported
-    from mnemoscope.runs.seal import PATTERN_STAGES
-    from mnemoscope.runs.workers.environment import worker_name_from_environment
-    from mnemoscope.runs.workers.worker import new_name, work
+    from mnemoscope.runs.workers.joining import work, worker_name_from_environment
+    from mnemoscope.runs.workers.worker import new_name
 
-    stages: Sequence[Stage] = PATTERN_STAGES
-    if not options.without_model:
-        from mnemoscope.mining.stages import STAGES
-
-        stages = STAGES
     requested = Event()
 
     def stop() -> bool:
@@ -73,17 +75,7 @@ def worker(options: WorkerOptions, *, json: bool) -> None:
 
     name = options.name or new_name(worker_name_from_environment(os.environ) or "worker")
     with _stopping_on_signals(requested):
-        finished = work(
-            atlas,
-            name,
-            stages,
-            model=options.model,
-            opening=options.opening,
-            device=options.device,
-            text_only=options.text_only,
-            stop=stop,
-            without_model=options.without_model,
-        )
+        finished = work(atlas, name, _stages(options), opening=options.opening, stop=stop, **options.taken_by(work))
     if json:
         emit({"atlas": str(atlas), "worker": name, "finished": finished})
     elif not stop():

@@ -46,7 +46,7 @@ def inspect(options: InspectOptions, *, json: bool) -> None:
         estimated = None if cost is None else {**vars(cost), "total_seconds": cost.total_seconds}
         apart = ("model", "seed", "device")
         stated = {one.name: value for one, value in options.values() if one.name not in apart}
-        stated["dictionary"] = mined.opening.dictionary and str(mined.opening.dictionary)
+        stated |= {"dictionary": stated["dictionary"] and str(stated["dictionary"])}
         seed = None if corpus is None else mined.seed
         origin = made_by(model=loaded.fingerprint, atlas=None, options=stated, seed=seed)
         emit({**facts, "cost": estimated, "made_by": origin})

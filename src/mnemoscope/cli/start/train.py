@@ -2,9 +2,8 @@
 
 import shlex
 import sys
-from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import reporting
@@ -15,17 +14,11 @@ from mnemoscope.foundation.options.mining_options import LoadOptions, MiningOpti
 from mnemoscope.training.recipe import Recipe
 
 
-def _of_recipe(name: str, **changed: Any) -> Any:
-    return like(Recipe, name, default=None, **{"instead": "the recipe's", **changed})
-
-
-@dataclass(frozen=True, kw_only=True)
 class TrainOptions(DeclaredOptions):
     out: Path = option(Path("mnemoscope-model"), "The folder of the model and its checkpoints.", metavar="DIR")
     corpus: list[str] | None = option(
         None,
         "The text, named as for mine; may be given again: texts are read one after the other.",
-        metavar="CORPUS",
         instead="the documentation on this machine",
     )
     validation: str | None = option(None, "A second held-out text, used only to measure the loss.", metavar="CORPUS")
@@ -38,22 +31,7 @@ class TrainOptions(DeclaredOptions):
     )
     split: str = like(MiningOptions, "split")
     text_field: str = like(MiningOptions, "text_field")
-    layers: int | None = _of_recipe("layers")
-    hidden: int | None = _of_recipe("hidden")
-    memories: int | None = _of_recipe("memories", instead="4 times --hidden, else the recipe's")
-    experts: int | None = _of_recipe("experts", instead="none")
-    top_experts: int | None = _of_recipe("top_experts")
-    heads: int | None = _of_recipe("heads")
-    vocabulary: int | None = _of_recipe("vocabulary")
-    context: int | None = _of_recipe("context")
-    steps: int | None = _of_recipe("steps")
-    batch: int | None = _of_recipe("batch")
-    warmup: int | None = _of_recipe("warmup")
-    learning_rate: float | None = _of_recipe("learning_rate")
-    sparsity: float | None = _of_recipe("sparsity")
-    free_memories: float | None = _of_recipe("free_memories")
-    revival: float | None = _of_recipe("revival")
-    seed: int | None = _of_recipe("seed")
+    recipe: Recipe
     device: str = like(LoadOptions, "device")
     checkpoint_every: float = like(MiningOptions, "checkpoint_every", default=120.0)
     keep_checkpoints: int | None = option(None, "Keep every N-th step as a model folder of its own.", least=1)
@@ -62,15 +40,6 @@ class TrainOptions(DeclaredOptions):
         super().__post_init__()
         if not self.corpus and (self.validation is not None or self.max_bytes is not None):
             raise OptionError("--validation and --max-bytes belong to a text of your own; name it with --corpus")
-
-    def recipe(self) -> Recipe:
-        """The recipe with what is stated here."""
-        stated = {one.name: value for one in fields(Recipe) if (value := getattr(self, one.name, None)) is not None}
-        if self.hidden is not None:
-            stated = {"memories": 4 * self.hidden} | stated
-        if self.experts:  # these terms are for dense models
-            stated = {"sparsity": 0.0, "revival": 0.0} | stated
-        return Recipe(**stated)
 
 
 def train(options: TrainOptions, *, json: bool) -> None:
@@ -81,7 +50,7 @@ def train(options: TrainOptions, *, json: bool) -> None:
 
     Example: mnemoscope train --corpus wiki.txt --hidden 128 --out my-model
     """
-    out, corpus, recipe = options.out, options.corpus, options.recipe()
+    out, corpus, recipe = options.out, options.corpus, options.recipe
     from mnemoscope.training import TextSource
     from mnemoscope.training.text import check_folder, parse_times, plan_plants
 
@@ -100,14 +69,11 @@ def train(options: TrainOptions, *, json: bool) -> None:
         arg.check_text(text, MiningOptions(text_field=options.text_field, split=options.split))
     from mnemoscope.training import train as run_training
 
+    say = partial(print, file=sys.stderr, flush=True)
     with reporting() as progress:
-        made = run_training(out, recipe, wanted=wanted, say=_say, progress=progress, **options.taken_by(run_training))
+        made = run_training(out, recipe, wanted=wanted, say=say, progress=progress, **options.taken_by(run_training))
     if json:
         emit({"model": str(made), "steps": recipe.steps, "tokens": recipe.tokens})
     else:
         text = shlex.quote(corpus[0]) if corpus else "builtin:pydocs"
         print(f"{made} is a model; mnemoscope mine {made} {text} --out atlas mines it")
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

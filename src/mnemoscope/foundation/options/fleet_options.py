@@ -1,7 +1,6 @@
 """How many workers mine, and where: as processes of this machine, on a Ray cluster, or as jobs of SLURM."""
 
 import re
-from dataclasses import dataclass
 
 from mnemoscope.errors import OptionError
 from mnemoscope.foundation.options.declared import DeclaredOptions, option
@@ -15,7 +14,6 @@ def _check_workers(workers: str | int) -> None:
         raise OptionError(f"--workers {workers!r} is not a number of workers; write --workers 4, or auto")
 
 
-@dataclass(frozen=True, kw_only=True)
 class FleetOptions(DeclaredOptions):
     """The workers of a run; all at their defaults: one process mines."""
 
@@ -49,3 +47,7 @@ class FleetOptions(DeclaredOptions):
     def cards(self) -> int:
         """Cards of every worker that runs on cards."""
         return 1 if self.gpus_per_worker is None else self.gpus_per_worker
+
+
+ALONE = FleetOptions()
+"""This process mines."""

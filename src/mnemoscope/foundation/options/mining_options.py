@@ -3,11 +3,10 @@
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from mnemoscope.errors import OptionError
-from mnemoscope.foundation.options.declared import DeclaredOptions, argument, like, option
+from mnemoscope.foundation.options.declared import DeclaredOptions, like, option
 from mnemoscope.foundation.options.model_options import AS_USUAL, ModelArgument, ModelOptions
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -80,27 +79,24 @@ def parse_kinds(kinds: str | Sequence[str]) -> tuple[str, ...]:
     return parsed
 
 
-@dataclass(frozen=True, kw_only=True)
 class LoadOptions(DeclaredOptions):
     """How a model is loaded. A model in memory keeps its own dtype, and a resumed run its device."""
 
-    dtype: str = option("float32", "Number format.", choices=DTYPES, planned=True)
+    dtype: str = option("float32", "Number format.", choices=DTYPES)
     device: str = option(
         AUTO,
         "Such as cpu, cuda or cuda:1; auto: a graphics card if there is one.",
         metavar="NAME",
         check=check_device,
-        planned=True,
     )
     opening: ModelOptions = AS_USUAL
 
 
-@dataclass(frozen=True, kw_only=True)
 class MiningOptions(DeclaredOptions):
     """Options of a run, except model, text and folder; None: the run decides. Raises OptionError."""
 
     validation: str | os.PathLike[str] | None = option(
-        None, "The text for questions on held-out prefixes.", metavar="CORPUS", planned=True
+        None, "The text for questions on held-out prefixes.", metavar="CORPUS"
     )
     split: str = option("sentence", "What one text is.", choices=SPLITS, planned="alike")
     triggers: int | None = option(
@@ -112,7 +108,7 @@ class MiningOptions(DeclaredOptions):
     )
     per_sentence: str | int = option(1, "Triggers that one sentence may give.", choices=("1", "all"), planned="alike")
     layers: str | Sequence[int] | None = option(
-        None, "Only these layers.", metavar="0-3,7", instead="all", check=parse_layers, planned=True
+        None, "Only these layers.", metavar="0-3,7", instead="all", check=parse_layers
     )
     sample: float | None = option(
         None,
@@ -123,24 +119,22 @@ class MiningOptions(DeclaredOptions):
     )
     max_sentences: int | None = option(None, "Stop after so many sentences.", least=1, planned="alike")
     max_tokens: int | None = option(None, "Stop after so many tokens.", least=1, planned="alike")
-    prefixes: int = option(4000, "Held-out prefixes to ask questions on.", least=0, planned=True)
+    prefixes: int = option(4000, "Held-out prefixes to ask questions on.", least=0)
     removals: str | int | None = option(
-        None, "Memories per layer for token removal.", metavar="N|all", check=parse_removals, planned=True
+        None, "Memories per layer for token removal.", metavar="N|all", check=parse_removals
     )
-    neighbours: int = option(
-        10, "Most similar values kept of each memory; 0 compares none.", least=0, most=_MOST_KEPT, planned=True
-    )
+    neighbours: int = option(10, "Most similar values kept of each memory; 0 compares none.", least=0, most=_MOST_KEPT)
     part: str | tuple[int, int] | None = option(
-        None, "Only every N-th batch; join with merge.", metavar="I/N", check=parse_part
+        None, "Only every N-th batch; join with merge.", metavar="I/N", check=parse_part, planned=False
     )
-    batch_tokens: int | None = option(
-        None, "Padded tokens per batch.", least=1, instead="from the model's sizes", planned=True
-    )
+    batch_tokens: int | None = option(None, "Padded tokens per batch.", least=1, instead="from the model's sizes")
     dtype: str = like(LoadOptions, "dtype")
     device: str = like(LoadOptions, "device")
-    seed: int = option(0, "For the random samples.", least=0, planned=True)
-    checkpoint_every: float = option(60.0, "The most work that a sudden stop may lose.", metavar="SECONDS", least=0)
-    keep_work: bool = option(False, "Keep the working copy of the text.")
+    seed: int = option(0, "For the random samples.", least=0)
+    checkpoint_every: float = option(
+        60.0, "The most work that a sudden stop may lose.", metavar="SECONDS", least=0, planned=False
+    )
+    keep_work: bool = option(False, "Keep the working copy of the text.", planned=False)
     text_field: str = option(
         "text",
         "The text's field in JSONL or Parquet; meta.text: within meta; messages: a chat.",
@@ -150,15 +144,17 @@ class MiningOptions(DeclaredOptions):
     ids_field: str | None = option(
         None, "Read token ids in this field of JSONL or Parquet, not text.", metavar="NAME", planned="alike"
     )
-    name: str | None = option(None, "The model's name as readers see it.", metavar="NAME")
-    text_name: str | None = option(None, "The text's name as readers see it.", metavar="NAME")
+    name: str | None = option(None, "The model's name as readers see it.", planned=False)
+    text_name: str | None = option(None, "The text's name as readers see it.", metavar="NAME", planned=False)
     skip_bad_rows: int = option(0, "Skip at most so many rows without a text, and list them.", least=0, planned="alike")
     skip_special: bool = option(False, "Special tokens are never triggers.", planned="alike")
-    token_activations: bool = option(False, "Keep activations at every token of the best examples.", planned=True)
-    random: bool = option(False, "Draw examples of every memory at random, too.", planned=True)
+    token_activations: bool = option(False, "Keep activations at every token of the best examples.")
+    random: bool = option(False, "Draw examples of every memory at random, too.")
     opening: ModelOptions = AS_USUAL
-    accept_versions: bool = option(False, "Go on with other versions of libraries; the bytes may differ.")
-    force: bool = option(False, "Replace a finished atlas.")
+    accept_versions: bool = option(
+        False, "Go on with other versions of libraries; the bytes may differ.", planned=False
+    )
+    force: bool = option(False, "Replace a finished atlas.", planned=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -179,11 +175,10 @@ class MiningOptions(DeclaredOptions):
         return None if self.part is None else parse_part(self.part)
 
 
-@dataclass(frozen=True, kw_only=True)
 class InspectOptions(ModelArgument):
     """Those of `mine` that decide what a text costs."""
 
-    corpus: str | None = option(None, "Estimate the cost of mining this text, without mining it.", metavar="CORPUS")
+    corpus: str | None = option(None, "Estimate the cost of mining this text, without mining it.")
     split: str = like(MiningOptions, "split")
     text_field: str = like(MiningOptions, "text_field")
     ids_field: str | None = like(MiningOptions, "ids_field")
@@ -194,24 +189,21 @@ class InspectOptions(ModelArgument):
     loading: LoadOptions
 
 
-@dataclass(frozen=True, kw_only=True)
 class DemoOptions(DeclaredOptions):
     out: Path = option(Path("mnemoscope-demo"), "The folder to make.", metavar="ATLAS")
     max_tokens: int | None = like(MiningOptions, "max_tokens", help="Stop after so many tokens, for a quicker look.")
     force: bool = like(MiningOptions, "force")
 
 
-@dataclass(frozen=True, kw_only=True)
 class AtlasArgument(DeclaredOptions):
-    atlas: Path = argument("The folder of the atlas.", metavar="ATLAS")
+    atlas: Path = option(help="The folder of the atlas.", argument=True)
 
 
-@dataclass(frozen=True, kw_only=True)
 class ExtendOptions(AtlasArgument):
-    tables: list[str] | None = argument(
-        "Such as roles; if none is named all missing ones but samples and random.", metavar="TABLE", default=None
+    tables: list[str] | None = option(
+        None, "Such as roles; if none is named all missing ones but samples and random.", metavar="TABLE", argument=True
     )
-    model: str | None = option(None, "The model that was mined.", metavar="MODEL", instead="as mined")
+    model: str | None = option(None, "The model that was mined.", instead="as mined")
     device: str = like(LoadOptions, "device")
     opening: ModelOptions = AS_USUAL
     text: str | None = option(None, "Where the text lies now, for random.", metavar="CORPUS")
@@ -220,7 +212,6 @@ class ExtendOptions(AtlasArgument):
     force: bool = option(False, "Make tables again that were added after mining.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class LensOptions(AtlasArgument):
     model: str | None = like(ExtendOptions, "model")
     kinds: str = option(

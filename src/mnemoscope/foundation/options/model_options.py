@@ -7,12 +7,12 @@ decide numbers, and every command or script shown to a reader is made from it. K
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from mnemoscope.errors import ModelNotFound, OptionError
-from mnemoscope.foundation.options.declared import DeclaredOptions, argument, option
+from mnemoscope.foundation.options.declared import DeclaredOptions, option
 
 _SCHEMES = ("builtin:", "handmade:", "hub:", "memory:")
 _FAIRSEQ = "fairseq:"
@@ -121,51 +121,46 @@ def _bytes_of(size: str) -> int | None:
     return int(float(match[1]) * (1024 if match[3] else 1000) ** _POWERS[match[2].upper()])
 
 
-@dataclass(frozen=True, kw_only=True)
 class ModelArgument(DeclaredOptions):
-    model: str = argument(
-        "A hub id (gpt2), a local folder, a .gguf file, builtin:pydocs, fairseq:PATH.pt, or handmade:NAME.",
-        metavar="MODEL",
+    model: str = option(
+        help="A hub id (gpt2), a local folder, a .gguf file, builtin:pydocs, fairseq:PATH.pt, or handmade:NAME.",
+        argument=True,
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class ModelOptions(DeclaredOptions):
     """How a model is opened, beside its name, number format and device; every option may be left out. A plan stores
     the planned ones; it knows `dict.txt` by its content, and code by its text.
     """
 
-    adapter: str | None = option(
-        None, "A PEFT adapter (LoRA and others) to put on the model.", metavar="ID|FOLDER", planned=True
-    )
+    adapter: str | None = option(None, "A PEFT adapter (LoRA and others) to put on the model.", metavar="ID|FOLDER")
     tokenizer: str | None = option(
         None,
         "The tokenizer, if the model has none or needs another; ids: texts are token ids.",
         metavar="ID|FOLDER",
-        planned=True,
     )
     beginning: str | None = option(
         None,
         "The token before every sentence, if not the model's own; none: nothing.",
         metavar="none|TOKEN",
-        planned=True,
     )
-    dequantize: bool = option(False, "Widen quantised weights at load.", planned=True)
-    revision: str | None = option(None, "The hub model's revision.", metavar="NAME", planned=True)
+    dequantize: bool = option(False, "Widen quantised weights at load.")
+    revision: str | None = option(None, "The hub model's revision.", metavar="NAME")
     dictionary: Path | str | None = option(
-        None, "A fairseq model's dict.txt, if it is elsewhere.", metavar="FILE", keyword="dict"
+        None, "A fairseq model's dict.txt, if it is elsewhere.", metavar="FILE", keyword="dict", planned=False
     )
-    trust_remote_code: bool = option(False, "Run code that comes with the model.")
+    trust_remote_code: bool = option(False, "Run code that comes with the model.", planned=False)
     max_memory: str | None = option(
         None,
         "Memory for weights: 2GiB, or 0=20GiB,cpu=60GiB; the rest of the model goes to disk.",
         metavar="SIZE",
         check=parse_max_memory,
+        planned=False,
     )
 
     def __post_init__(self) -> None:
         # In Python a path and a mapping stand for these.
-        object.__setattr__(self, "adapter", None if self.adapter is None else os.fspath(self.adapter))
+        object.__setattr__(self, "adapter", None if self.adapter is None else str(self.adapter))
         object.__setattr__(self, "max_memory", write_max_memory(self.max_memory))
         super().__post_init__()
 
@@ -178,6 +173,10 @@ class ModelOptions(DeclaredOptions):
         shown: dict[str, Any] = {name: display_name(full_name(value)) for name, value in named.items()}
         return replace(self, **shown)
 
+    def words(self) -> list[str]:
+        """The options that are not at their defaults, as words of a command line, unquoted."""
+        return self.words_of(vars(self))
+
     def python_line(self, source: str) -> str:
         """The line of a Python script that opens the model `source` with these options, as `model`."""
         arguments = [repr(source), *(f"{name}={value!r}" for name, value in self.keywords().items())]
@@ -189,7 +188,7 @@ class ModelOptions(DeclaredOptions):
 
     def or_planned(self, plan: Mapping[str, Any]) -> "ModelOptions":
         """These options, with those left out taken from a plan, or from the paths beside it."""
-        names = {*ModelOptions.planned_names(), "dictionary"} & plan.keys()
+        names = (ModelOptions.planned_names() | {"dictionary"}) & plan.keys()
         return replace(self, **{name: plan[name] for name in names if getattr(self, name) in (None, False)})
 
 

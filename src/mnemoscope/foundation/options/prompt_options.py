@@ -1,40 +1,38 @@
-"""The options of the verbs that run a model on a prompt: trace, attribute, diff."""
+"""The options of the verbs that run a model on prompts: trace, attribute, diff, audit. Needs no torch."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mnemoscope.errors import OptionError
 from mnemoscope.foundation.options.chat_prompt import Prompt, check_messages
-from mnemoscope.foundation.options.declared import DeclaredOptions, argument, like, option
+from mnemoscope.foundation.options.declared import DeclaredOptions, flag_of, like, option
 from mnemoscope.foundation.options.mining_options import LoadOptions
 from mnemoscope.foundation.options.model_options import ModelArgument
-from mnemoscope.foundation.options.prompt_file import read_messages
+from mnemoscope.foundation.options.prompt_file import check_restored, read_messages
 
 ORDERS = ("ablation", "attribution", "direct")
 PATCHES = ("contribution", "coefficient")
+VARIED = ("all", "digits")
+"""Which characters vary: digits and letters, or digits only."""
 
-Names = Mapping[str, type]
-"""The numbers of an answer that `--fail-if` compares, and their types; each may have no value."""
-_LISTED: Names = {"memories": int, "k": int}
-_CURVE: Names = {**_LISTED, "without": float, "control": float}
-_PROVED: Names = {"residual_error": float, "limit": float}
-_ASKED: Names = {"target": str, "against": str, "position": int, "difference": float, "difference_after_cap": float}
-ATTRIBUTE: Names = {**_ASKED, **_CURVE, **_PROVED}
-ATTRIBUTE_PROMPTS: Names = {"prompts": int, "refused": int, **_CURVE}
-_RECOVERED: Names = dict.fromkeys(("recovered", "control_recovered", "recovered_all", "recovered_everywhere"), float)
-_CHANGE: Names = dict.fromkeys(("difference_first", "difference_second", "change"), float)
-DIFF: Names = {"first": str, "second": str, **_CHANGE, "turns_at": int, **_LISTED, **_RECOVERED, **_PROVED}
-DIFF_PROMPTS: Names = {"prompts": int, "refused": int, "never_parted": int, "turned": float, **_LISTED, **_RECOVERED}
-
-
-def _fail_if(*names: Names) -> Any:
-    listed = ", ".join(dict.fromkeys(name for some in names for name in some))
-    return option(None, f"Exit with 3 where it holds; compares {listed}.", metavar="EXPR")
+# The numbers and texts of an answer that `--fail-if` compares; each may have no value.
+_LISTED = ("memories", "k")
+_CURVE = (*_LISTED, "without", "control")
+_PROVED = ("residual_error", "limit")
+ATTRIBUTE = ("target", "against", "position", "difference", "difference_after_cap", *_CURVE, *_PROVED)
+ATTRIBUTE_PROMPTS = ("prompts", "refused", *_CURVE)
+_RECOVERED = ("recovered", "control_recovered", "recovered_all", "recovered_everywhere")
+_CHANGE = ("first", "second", "difference_first", "difference_second", "change", "turns_at")
+DIFF = (*_CHANGE, *_LISTED, *_RECOVERED, *_PROVED)
+DIFF_PROMPTS = ("prompts", "refused", "never_parted", "turned", *_LISTED, *_RECOVERED)
+TEXTS = {"target", "against", "first", "second"}
+"""Those that are texts."""
 
 
-@dataclass(frozen=True, kw_only=True)
+def _fail_if(*names: str) -> Any:
+    return option(None, f"Exit with 3 where it holds; compares {', '.join(dict.fromkeys(names))}.", metavar="EXPR")
+
+
 class ChatOptions(DeclaredOptions):
     """Whether a prompt is a chat."""
 
@@ -54,9 +52,8 @@ class ChatOptions(DeclaredOptions):
         return check_messages([{"role": "user", "content": prompt}]) if self.chat and prompt is not None else prompt
 
 
-@dataclass(frozen=True, kw_only=True)
 class TraceOptions(ModelArgument):
-    prompt: str | None = argument("Plain text; after -- if it begins with a dash.", metavar="PROMPT", default=None)
+    prompt: str | None = option(None, "Plain text; after -- if it begins with a dash.", argument=True)
     changes: list[str] | None = option(
         None,
         "L10.M222=0 sets an activation (coefficient), L10.M222*2 scales it; at the last position: L10.M222=0@last;"
@@ -83,7 +80,16 @@ class TraceOptions(ModelArgument):
             raise OptionError("--figure1 LAYER and --out FILE go together: give both")
 
 
-@dataclass(frozen=True, kw_only=True)
+def _check_prompts(options: Any, *alone: str) -> None:
+    """Raises OptionError unless there is one prompt or a file of them, and for what goes with one prompt only."""
+    given = options.prompt is not None or options.asked.messages is not None
+    if given == (options.prompts is not None):
+        raise OptionError("give one prompt, or --prompts FILE")
+    for one, value in options.values() if not given else ():
+        if one.name in alone and value != one.default:
+            raise OptionError(f"{flag_of(one)} is for one prompt; the file of --prompts has its own for each")
+
+
 class AttributeOptions(ModelArgument):
     prompt: str | None = like(TraceOptions, "prompt")
     target: str | None = option(
@@ -97,16 +103,19 @@ class AttributeOptions(ModelArgument):
     by: str = option("ablation", "The order of the list.", choices=ORDERS)
     singles: int = option(128, "Memories switched off one by one.", least=0)
     top: int = option(128, "Memories listed (20 of them without --json).", least=0)
-    atlas: Path | None = option(None, "An atlas of this model: labels, promoted tokens, triggers.", metavar="ATLAS")
+    atlas: Path | None = option(None, "An atlas of this model: labels, promoted tokens, triggers.")
     save_list: Path | None = option(
         None, "Save the memories as a list, for @FILE wherever memories are named.", metavar="FILE"
     )
     seed: int = option(0, "Of the controls.", least=0)
     loading: LoadOptions
-    fail_if: str | None = _fail_if(ATTRIBUTE, ATTRIBUTE_PROMPTS)
+    fail_if: str | None = _fail_if(*ATTRIBUTE, *ATTRIBUTE_PROMPTS)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_prompts(self, "target", "against", "position", "chat")
 
 
-@dataclass(frozen=True, kw_only=True)
 class DiffOptions(ModelArgument):
     prompt: str | None = like(TraceOptions, "prompt")
     other: str | None = option(None, "The second model.", metavar="MODEL")
@@ -127,16 +136,38 @@ class DiffOptions(ModelArgument):
         None, "Save the second model, or its LoRA, with the weights of these restored.", metavar="FOLDER"
     )
     save_list: Path | None = like(AttributeOptions, "save_list")
-    atlas: Path | None = option(None, "An atlas of one of the models: labels, tokens, triggers.", metavar="ATLAS")
+    atlas: Path | None = option(None, "An atlas of one of the models: labels, tokens, triggers.")
     seed: int = like(AttributeOptions, "seed")
     loading: LoadOptions
-    fail_if: str | None = _fail_if(DIFF, DIFF_PROMPTS)
+    fail_if: str | None = _fail_if(*DIFF, *DIFF_PROMPTS)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        _check_prompts(self, "other_prompt", "target", "against", "chat", "generate")
         if self.prompts is None and [self.other, self.other_adapter, self.other_prompt].count(None) != 2:
             raise OptionError("give one of --other, --other-adapter and --other-prompt")
+        two_prompts = self.other is None and self.other_adapter is None
+        check_restored(self.restored or 0, self.top, two_prompts=two_prompts, generate=self.generate)
         if self.save is not None and self.restored is None:
             raise OptionError("--save needs --restored K: how many of the first memories are put back")
         if self.restored is not None and self.save is None and not self.generate and self.fail_if is None:
             raise OptionError("--restored needs --generate N, --save FOLDER or --fail-if EXPR: what is done with these")
+
+
+class AuditOptions(DeclaredOptions):
+    """What is drawn beside each string, and what is measured of its memories."""
+
+    # With fewer than 19 others a string cannot be among the highest 5 %.
+    alternatives: int = option(999, "Random strings of the same form beside each.", least=19)
+    vary: str = option("all", "What is random in them: digits and letters, or only digits.", choices=VARIED)
+    candidates: int = option(16, "Memories switched off one by one.")
+    top: int = option(4, "Memories switched off together.", metavar="K")
+    neighbours: int = option(200, "Texts, at most, on which side effects are measured.", least=1)
+    seed: int = option(0, "Of the alternatives and the control memories.", least=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.top <= self.candidates:
+            raise OptionError(
+                f"the top {self.top} of {self.candidates} candidates is impossible; choose top from 1 to candidates"
+            )

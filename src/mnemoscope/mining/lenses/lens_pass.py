@@ -57,8 +57,7 @@ from mnemoscope.models.readout.translators import Lens, Translator
 from mnemoscope.runs.driver import Driver
 from mnemoscope.runs.plan import MiningPlan
 from mnemoscope.runs.run import Run, hold
-from mnemoscope.runs.stages import Stage
-from mnemoscope.runs.workers.worker import Worker
+from mnemoscope.runs.workers.worker import Stage, Worker
 
 WORDS = "words"
 """The translator in the other direction, fitted with ridge: from the words' embeddings to each layer's stream."""

@@ -29,8 +29,7 @@ from mnemoscope.mining.text.trigger_table import sentences_of
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.forward.batches import pack, pad, sides
 from mnemoscope.models.forward.hooks import Block, read_blocks, read_final
-from mnemoscope.runs.stages import Stage
-from mnemoscope.runs.workers.worker import Worker
+from mnemoscope.runs.workers.worker import Stage, Worker
 
 PREFIXES = "prefixes.safetensors"
 """The list of prefixes: of a run in its work folder, of a finished part in its `state/`."""

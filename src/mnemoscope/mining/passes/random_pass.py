@@ -8,9 +8,8 @@ from mnemoscope.mining.passes.text_tables import write_layer_random, write_rando
 from mnemoscope.mining.text_pass import TextWork, collect_states, layer_state
 from mnemoscope.models import LanguageModel
 from mnemoscope.runs.run import Run
-from mnemoscope.runs.stages import Stage
 from mnemoscope.runs.texts import open_texts, prepare_texts
-from mnemoscope.runs.workers.worker import Worker
+from mnemoscope.runs.workers.worker import Stage, Worker
 
 _READING = "random text"
 
@@ -22,8 +21,7 @@ def prepare_again(run: Run, model: LanguageModel) -> None:
     names = {**mined_from(run.directory), **run.texts}
     validation = names["validation"] if run.plan.validation else None
     texts = open_texts(run.directory, names["corpus"], validation, run.plan)
-    every, progress = run.checkpoint_every, run.progress
-    run.copy = prepare_texts(texts, run.directory, model, run.plan, every=every, progress=progress)
+    run.copy = prepare_texts(texts, run.directory, model, run.plan, progress=run.progress)
     if run.copy.fingerprint != run.plan.corpus_fingerprint:
         raise PlanDiffers(
             f"{texts['corpus'].spec} is not the text that {run.directory} was mined from; restore it, or say with"

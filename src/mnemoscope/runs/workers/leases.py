@@ -1,4 +1,4 @@
-"""Leases: the tasks of a stage as files in one folder, named by their owners.
+"""Leases: the tasks of a stage as files in one folder, named by their owners; `work/stage.json` says which is on.
 
 A task is taken by renaming its file, from `000017.0.free` to `000017.0.WORKER`: one process succeeds, for the others
 the file is gone. So one listing shows everything, no file has to be opened, and a worker that dies leaves no lease
@@ -19,11 +19,13 @@ from uuid import uuid4
 
 from mnemoscope.atlas.manifest import WORK
 from mnemoscope.errors import StoreFailed
-from mnemoscope.foundation.files import make_folder, storing
+from mnemoscope.foundation.files import json_bytes, make_folder, read_object, storing
 
 FREE, AGAIN, DONE = "free", "again", "done"
 """Owners that are no workers: never taken; given up by a worker that may have begun; done."""
-LEASES = f"{WORK}/leases"
+TEXT, FINISHED = "mining", "finished"
+"""The stage in which the model reads the text, and the one after the last."""
+LEASES, STAGE = f"{WORK}/leases", f"{WORK}/stage.json"
 _NAME = re.compile(r"([0-9]{6,9})\.([0-9]{1,9})\.([A-Za-z0-9-]+)")
 _LOOKS, _MOMENT = 50, 0.02
 """Listings, and seconds between them, before a missing file counts as lost: it may be being renamed."""
@@ -126,3 +128,21 @@ class LeaseFolder:
                 # A network file system may have renamed it, lost the answer and tried again.
                 return new if target.exists() else None
         return new
+
+
+def publish(directory: Path, stage: str, *, turn: int = 0) -> None:
+    """Says which stage is on, again if some of it turned out not to be done (`turn`). Not flushed to the disk: after a
+    power cut no worker is alive.
+    """
+    path = directory / STAGE
+    make_folder(path.parent)
+    temporary = path.parent / f".{path.name}.mnemoscope-tmp"
+    with storing(path):
+        temporary.write_bytes(json_bytes({"name": stage, "turn": turn}))
+        temporary.replace(path)
+
+
+def published_stage(directory: Path) -> tuple[str, int] | None:
+    """The last stage published, and its turn; None if there is none, or the folder is gone."""
+    said = read_object(directory / STAGE)
+    return (str(said["name"]), int(said["turn"])) if said.keys() == {"name", "turn"} else None

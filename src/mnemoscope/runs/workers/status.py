@@ -12,9 +12,8 @@ from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import AtlasNotFound, AtlasTooNew, StoreFailed
 from mnemoscope.foundation.files import read_object
 from mnemoscope.foundation.options.mining_options import RULES, UNRELEASED
-from mnemoscope.runs.stages import STAGE, TEXT, published_stage
 from mnemoscope.runs.workers.heartbeats import BEATS, DRIVER, beat_path, host, is_gone
-from mnemoscope.runs.workers.leases import DONE, Lease, LeaseFolder
+from mnemoscope.runs.workers.leases import DONE, STAGE, TEXT, Lease, LeaseFolder, published_stage
 
 _STALE = 60.0
 """Seconds since the last beat after which a worker of another machine counts as dead, by the clock here."""

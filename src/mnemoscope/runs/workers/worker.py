@@ -5,35 +5,29 @@ in the folder. A worker refuses other libraries, another model, text or device t
 without a model does what needs none.
 """
 
-import os
 import random
 import re
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from uuid import uuid4
 
 import polars as pl
 
 from mnemoscope.atlas.experts import counted_through, with_experts, with_names
-from mnemoscope.atlas.manifest import open_as_mined
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.store import write_table
 from mnemoscope.corpus import TokenizedCorpus
-from mnemoscope.errors import OptionError, PartsDiffer
 from mnemoscope.foundation.files import write_bytes
-from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions
 from mnemoscope.foundation.progress import Progress
-from mnemoscope.runs.plan import MiningPlan, library_versions
+from mnemoscope.runs.plan import MiningPlan
 from mnemoscope.runs.record import RunRecord
 from mnemoscope.runs.run import Run
-from mnemoscope.runs.stages import FINISHED, TEXT, Stage, published_stage
-from mnemoscope.runs.workers.environment import card_from_environment
-from mnemoscope.runs.workers.heartbeats import BEATS, DRIVER, Heartbeat, Watch
-from mnemoscope.runs.workers.leases import DONE, Lease, LeaseFolder
-from mnemoscope.runs.workers.states import WorkerClosed
+from mnemoscope.runs.workers.heartbeats import DRIVER, Heartbeat, Watch
+from mnemoscope.runs.workers.leases import DONE, FINISHED, TEXT, Lease, LeaseFolder, published_stage
 
 if TYPE_CHECKING:
     from mnemoscope.models import LanguageModel
@@ -41,7 +35,6 @@ if TYPE_CHECKING:
 Kept = TypeVar("Kept")
 SINGLE_PROCESS = "single-process"
 """The name of the worker that the process of `mine` is itself."""
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,80}")
 _SHORTEST, _LONGEST = 0.02, 0.2
 """Seconds between two looks without work, at random, so that workers do not look at the same moment."""
 
@@ -54,6 +47,37 @@ def new_name(word: str = "worker") -> str:
 def is_of(name: str, worker: str) -> bool:
     """Whether `name` is a name of `worker`: its first, or one after it was taken for dead and began again."""
     return name == worker or name.startswith(f"{worker}-again-")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """`make(worker, unit)` does one unit: a layer, the number of a piece, or 0. The units of a stage are independent:
+    each writes whole files and changes none of another unit, so they may be done in any order, in any process, and
+    twice. Of the `text` every worker counts batches in a state of its own (`make`), and `collect` says whether the
+    states count all.
+    """
+
+    name: str
+    unit: Literal["text", "run", "layer", "piece"]
+    make: Callable[["Worker", int], None]
+    table: str | None = None
+    """The optional table that it helps to make."""
+    needs_all: bool = True
+    """Whether it needs the triggers of the whole text, which a part lacks."""
+    needs_model: bool = True
+    mined: Literal["always", "asked", "never"] = "always"
+    """Whether mining does it: `asked` where the plan has its table's name as a field, `never` by `extend` only."""
+    count_pieces: Callable[["Worker"], int] | None = None
+    """By a worker, since a pass plans its pieces with the model."""
+    joined: str = ""
+    """The stage that joins the pieces, after which they are not needed."""
+    collect: Callable[[Run], bool] | None = None
+
+    def count(self, worker: "Worker") -> int:
+        """How many units there are."""
+        if self.count_pieces is not None:
+            return self.count_pieces(worker)
+        return len(worker.plan.layers) if self.unit == "layer" else 1
 
 
 class Worker:
@@ -215,97 +239,3 @@ class Worker:
                 self.take(by_name[on[0]])
             done = on
         return False
-
-
-def work(
-    directory: Path,
-    name: str,
-    stages: Sequence[Stage],
-    *,
-    model: str | None = None,
-    opening: ModelOptions = AS_USUAL,
-    device: str | None = None,
-    text_only: bool = False,
-    stop: Callable[[], bool] = lambda: False,
-    without_model: bool = False,
-) -> bool:
-    """Works on the run in `directory` until it is finished, or `stop` returns True, and saves; returns whether it is
-    finished.
-
-    `name` is new (`new_name`). `model` is needed if the plan's has moved, `opening` is how it is opened here, `device`
-    what it runs on; `text_only` ends after the text.
-    """
-    if not _NAME.fullmatch(name):
-        raise OptionError(f"{name!r} is not a name for a worker; use letters, digits and -")
-    run = Run.read(directory)
-    if without_model:
-        worker = Worker(run, None, name=name, stop=stop)
-        with worker.beating():
-            return worker.follow(stages)
-    from mnemoscope.models.object_state import hold_model
-
-    _check_libraries(run)
-    run.copy = run.open_text()
-    loaded = _load(run, model, opening, device)
-    for count in range(1_000_000):
-        worker = Worker(run, loaded, name=f"{name}-again-{count}" if count else name, stop=stop)
-        with worker.beating():
-            _check_devices(worker)
-            try:
-                with hold_model(loaded):
-                    return worker.follow(stages, text_only=text_only)
-            except WorkerClosed:  # others do what was not saved
-                continue
-    return False
-
-
-def _check_libraries(run: Run) -> None:
-    """Raises PartsDiffer unless the versions here are those of the plan, or others that were accepted."""
-    from mnemoscope.models import kernels_chosen
-
-    plan, here = run.plan, library_versions()
-    if plan.kernels != kernels_chosen():
-        raise PartsDiffer(
-            f"this worker's environment sets {kernels_chosen() or 'nothing'} for the choice of kernels, the plan's"
-            f" {plan.kernels or 'nothing'}; start it in the plan's environment"
-        )
-    others = [name for name in here if here[name] != getattr(plan, name)]
-    if others and here not in run.versions:
-        said = ", ".join(f"{name} {here[name]} (the plan has {getattr(plan, name)})" for name in others)
-        raise PartsDiffer(f"this worker has {said}; install the plan's version here")
-
-
-def _load(run: Run, model: str | None, opening: ModelOptions, device: str | None) -> "LanguageModel":
-    from mnemoscope.models import load_for_ids, load_model, set_threads
-
-    plan = run.plan
-    set_threads(plan.threads)
-    load = load_model if plan.ids_field is None else load_for_ids
-    model, opening = open_as_mined(run.directory, model, opening)
-    card = card_from_environment(os.environ) if device is None and plan.device == "cuda" else None
-    device = device or (plan.device if card is None else f"cuda:{card}")
-    loaded = load(model, dtype=plan.dtype, device=device, **opening.keywords())
-    if loaded.fingerprint != plan.model_fingerprint:
-        raise PartsDiffer(
-            f"{loaded.spec} is another model here than the one that the run was prepared with; give that as --model"
-        )
-    if loaded.device.type != plan.device:
-        raise PartsDiffer(f"this worker runs on {loaded.device.type}, the plan is for {plan.device}; set --device")
-    if loaded.attention != plan.attention:
-        raise PartsDiffer(
-            f"this worker computes attention by {loaded.attention}, the plan is for {plan.attention};"
-            " use the plan's libraries"
-        )
-    return loaded
-
-
-def _check_devices(worker: Worker) -> None:
-    """Raises PartsDiffer if others compute on another kind of device, unless that is allowed."""
-    beats = (worker.directory / BEATS).glob("*.json")
-    names = {worker.watch.last_beat(path.stem).get("device") for path in beats}
-    others = sorted(str(name) for name in names - {None, "", worker.device})
-    if others and not worker.run.mixed_devices:
-        raise PartsDiffer(
-            f"this worker computes on {worker.device}, others on {', '.join(others)}, and last bits differ between"
-            " them; use machines of one kind, or begin with --allow-mixed-devices"
-        )
