@@ -19,12 +19,12 @@ import pyarrow.parquet as pq
 
 from mnemoscope.atlas.derived_manifest import read_pairs
 from mnemoscope.atlas.folder import SIDES, is_named
+from mnemoscope.atlas.form import Manifest
 from mnemoscope.atlas.manifest import (
     ANALYSES,
     COMPARISONS,
     EXTENSIONS,
     MANIFEST,
-    Manifest,
     MinedMemories,
     files_beside,
     read_sealed,

@@ -155,12 +155,17 @@ def file_entry(path: Path) -> dict[str, Any]:
     return {"bytes": path.stat().st_size, "sha256": file_hash(path)}
 
 
+def is_inside(path: str) -> bool:
+    """Whether a name from an untrusted file is that of a file in a folder, and leads out of none."""
+    place = PurePosixPath(path)
+    inside = place.parts and not place.is_absolute() and ".." not in place.parts and "\0" not in path
+    return bool(inside and len(path) <= _LONGEST_PATH and path.encode(errors="replace").decode() == path)
+
+
 def is_file_entry(path: str, entry: Any) -> bool:
     """Whether an entry of an untrusted manifest has the form of `file_entry` and stays in the folder."""
-    place, size = PurePosixPath(path), entry.get("bytes", 0) if isinstance(entry, dict) else None
-    inside = place.parts and not place.is_absolute() and ".." not in place.parts and path.isprintable()
-    sized = type(size) is int and size >= 0
-    return bool(inside and len(path) <= _LONGEST_PATH and sized and is_hash(entry.get("sha256")))
+    size = entry.get("bytes", 0) if isinstance(entry, dict) else None
+    return is_inside(path) and type(size) is int and size >= 0 and is_hash(entry.get("sha256"))
 
 
 def is_hash(value: object) -> bool:
