@@ -50,7 +50,8 @@ def storing(path: Path) -> Iterator[None]:
 
 def is_writable(folder: Path) -> bool:
     """Whether the system lets this process write into a folder, or make it: not where the disk is read-only."""
-    return os.access(next(one for one in (folder, *folder.absolute().parents) if os.path.exists(one)), os.W_OK)
+    there = next(one for one in (folder, *folder.absolute().parents) if os.path.exists(one))
+    return os.path.isdir(there) and os.access(there, os.W_OK)
 
 
 def _room_left(path: Path) -> str:
