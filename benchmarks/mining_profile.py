@@ -21,7 +21,6 @@ import torch
 from speed.documentation import TEXT, named_model
 
 from mnemoscope.corpus import open_source, prepare
-from mnemoscope.foundation.heap import HeapTrimmer
 from mnemoscope.kernels.reference import Observer
 from mnemoscope.mining.plan.mining_plan import SAMPLED_TOKENS, default_triggers
 from mnemoscope.mining.text.batch_loader import BatchLoader
@@ -111,15 +110,13 @@ def mine(
 ) -> dict[str, dict[str, float]]:
     """The per cent of each part over the first tokens, and over some after the sampled ones."""
     state = MiningState(StateShape.of(model, keep=default_triggers(model)), devices=model.devices)
-    reader, heap, done, found = BatchReader(model, state), HeapTrimmer(), 0, dict[str, dict[str, float]]()
+    reader, done, found = BatchReader(model, state), 0, dict[str, dict[str, float]]()
     clocks.take()
     began = time.perf_counter()
     for number in range(loader.count):
         with clocks.of("reading tokens"):
             batch = loader(number)
         reader.read(batch)
-        with clocks.of("giving memory back"):
-            heap.check()
         before, done = done, done + batch.tokens
         if before < FIRST <= done:
             found["first 100,000 tokens"] = shares_of(clocks.take(), time.perf_counter() - began, team)

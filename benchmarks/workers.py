@@ -24,7 +24,8 @@ FIRST, LAST = 0.15, 0.85
 
 def measure(text: str, out: Path, *, workers: int, tokens: int, ray: bool) -> None:
     """One run, in this process; prints what it measured as JSON."""
-    from mnemoscope.cluster.run import HERE, FleetOptions, mine_with_workers
+    from mnemoscope.cluster.run import mine_with_workers
+    from mnemoscope.foundation.options.fleet_options import RAY_HERE, FleetOptions
     from mnemoscope.foundation.options.mining_options import MiningOptions
 
     seen: list[tuple[float, float]] = []
@@ -35,7 +36,7 @@ def measure(text: str, out: Path, *, workers: int, tokens: int, ray: bool) -> No
 
     began = time.monotonic()
     options = MiningOptions(split="line", max_tokens=tokens, prefixes=500, removals=2, device="cpu")
-    fleet = FleetOptions(workers=workers, ray=HERE if ray else None)
+    fleet = FleetOptions(workers=workers, ray=RAY_HERE if ray else None)
     mine_with_workers("builtin:pydocs", text, out, options, fleet, progress=note)
     whole = time.monotonic() - began
     (first, before), (last, after) = seen[0], seen[-1]

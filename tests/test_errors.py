@@ -11,10 +11,9 @@ import pytest
 import mnemoscope as ms
 from mnemoscope import errors
 from mnemoscope.attribution import attribute_prompts, diff_prompts
-from mnemoscope.auditing import AuditOptions
 from mnemoscope.errors import Interrupted, MnemoscopeError, OptionError, Terminated, command_line
-from mnemoscope.mining.cost_estimate import estimate
-from mnemoscope.mining.lenses.lens_pass import fit_lenses
+from mnemoscope.foundation.options.fleet_options import FleetOptions
+from mnemoscope.foundation.options.prompt_options import AttributeOptions, ChatOptions, DiffOptions, TraceOptions
 
 
 def tree(cls: type[MnemoscopeError], before: str = "", branch: str = "", below: str = "") -> list[str]:
@@ -59,6 +58,7 @@ def test_every_error_says_what_it_is_for() -> None:
             "is finished already; choose another folder, or force=True to mine it again",
         ),
         ("--max-tokens 0 is impossible", "max_tokens=0 is impossible"),
+        ("--seed -1 is impossible", "seed=-1 is impossible"),
         ("--split 'c' is not known", "split='c' is not known"),
         ("--per-sentence must be 1 or all", "per_sentence must be 1 or all"),
         ("take --device cpu or --dtype float32", "take device='cpu' or dtype='float32'"),
@@ -97,12 +97,20 @@ def _raised() -> Iterator[tuple[str, str]]:
 
 def test_every_flag_that_an_error_names_is_an_argument_in_python() -> None:
     functions = [getattr(ms, name) for name in ms.__all__ if callable(getattr(ms, name))]
-    functions += [attribute_prompts, diff_prompts, fit_lenses, AuditOptions, estimate]
+    functions += [
+        attribute_prompts,
+        diff_prompts,
+        FleetOptions,
+        ChatOptions,
+        TraceOptions,
+        AttributeOptions,
+        DiffOptions,
+    ]
     arguments = {name for function in functions for name in signature(function).parameters}
     of_commands = {"annotations", "promotes", "fires_on", "plant_times"}  # only verbs come there
     flags = 0
     for text, where in _raised():
-        for flag in re.findall(r"(?<![\w`-])--([a-z][a-z-]+)", re.sub("`[^`]*`", "", text)):
+        for flag in re.findall(r"(?<![\w`-])--([a-z][a-z-]+[0-9]?)", re.sub("`[^`]*`", "", text)):
             flags += 1
             name = "target" if flag == "for" else flag.replace("-", "_")
             assert name in arguments | of_commands, f"{where}: --{flag} is no argument"

@@ -92,22 +92,3 @@ set_threads(2)
     assert ran.endswith(", 1)")
     assert (threads, own) == ("1", "2")
     assert re.fullmatch("Forked: .*has 1 of the 2 threads wanted.*", refused)
-
-
-def test_where_threads_have_no_names_an_import_counts(tmp_path: Path) -> None:
-    """`polars` is imported, and its threads have not begun: what the system says of threads decides."""
-    (tmp_path / "7").mkdir()
-    (tmp_path / "7" / "comm").write_text("polars-ooc-clea\n")
-    (tmp_path / "8").mkdir()  # a thread that has ended
-    script = """
-import polars
-from pathlib import Path
-from mnemoscope.foundation import forks
-for folder in sys.argv[1:]:
-    forks.TASKS = Path(folder)
-    in_child(forks.refuse_forked)
-forks.refuse_forked()
-"""
-    named, nameless = lines_of(script, tmp_path, tmp_path / "none")
-    assert named == "None"
-    assert re.fullmatch("Forked: .*'forkserver'.*", nameless)

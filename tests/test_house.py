@@ -49,7 +49,7 @@ def test_a_number_is_of_ascii_digits() -> None:
         texts = [str(one.value) for one in used if isinstance(one, ast.Constant)]
         assert not [text for text in texts if r"\d" in text.replace(r"\\", "")], path
         tests = {one.attr for one in used if isinstance(one, ast.Attribute)}
-        elsewhere = path.name in ("surface.py", "forks.py")  # which words are numbers | names that the kernel gives
+        elsewhere = path.name == "surface.py"  # which words are numbers
         assert elsewhere or "isascii" in tests or not tests & {"isdigit", "isdecimal", "isnumeric"}, path
 
 

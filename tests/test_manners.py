@@ -17,7 +17,7 @@ import torch
 
 import mnemoscope as ms
 from mnemoscope.attribution import attribute_prompts, diff_prompts
-from mnemoscope.auditing import AuditOptions, audit
+from mnemoscope.auditing import audit
 from mnemoscope.errors import AtlasExists, MemoryIdError, OptionError
 from mnemoscope.foundation.progress import NOTE
 from mnemoscope.mining.lenses.lens_pass import fit_lenses
@@ -288,7 +288,7 @@ def test_what_else_is_long_has_the_bar_too(atlas: ms.Atlas, tmp_path: Path, monk
     asked: dict[str, Callable[..., Any]] = {
         "prompts attributed": partial(attribute_prompts, model, prompts),
         "prompts compared": partial(diff_prompts, model, prompts),
-        "audit": partial(audit, model, list(two), options=AuditOptions(alternatives=19)),
+        "audit": partial(audit, model, list(two), alternatives=19),
         "index": lambda progress: open_index(_without_search(alone), progress=progress).close(),
         "report": partial(write_report, alone, tmp_path / "report"),
         "lenses": partial(fit_lenses, alone, model, ["ridge"], max_tokens=60, force=True),

@@ -12,7 +12,7 @@ import pytest
 
 import mnemoscope as ms
 from mnemoscope.attribution import attribute_prompts, diff_prompts
-from mnemoscope.auditing import AuditOptions, audit
+from mnemoscope.auditing import audit
 from mnemoscope.cli import main
 from mnemoscope.errors import OptionError
 from mnemoscope.models.opening.handmade.models import PLANTED_SENTENCES
@@ -44,7 +44,7 @@ def results(model: ms.LanguageModel, atlas: ms.Atlas) -> dict[str, Any]:
         "atlases": ms.compare(atlas, atlas),
         "prompts": attribute_prompts(model, [{"prompt": one} for one in PLANTED_SENTENCES[:2]], atlas=atlas),
         "two prompts": diff_prompts(model, [{"prompt": PROMPT, "other_prompt": other}]),
-        "audit": audit(model, list(PLANTED_SENTENCES[:2]), options=AuditOptions(alternatives=19), atlas=atlas),
+        "audit": audit(model, list(PLANTED_SENTENCES[:2]), alternatives=19, atlas=atlas),
     }
 
 

@@ -1,7 +1,11 @@
 """What the terminal has, Python has: each verb beside its function, with the same options and the same answers."""
 
+import dataclasses
 import inspect
 import json
+import re
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +16,9 @@ import typer.main
 import mnemoscope as ms
 from mnemoscope.annotations import open_store
 from mnemoscope.cli import main
-from mnemoscope.cli.app import app
+from mnemoscope.cli.app import GROUPS, app
 from mnemoscope.errors import OptionError
+from mnemoscope.foundation.options.declared import keyword_of
 from mnemoscope.models.opening.handmade.models import PLANTED_SENTENCES
 from mnemoscope.training import Recipe, TextSource
 
@@ -38,7 +43,7 @@ SHARED = {
     **dict.fromkeys(("save_list", "fail_if"), "files and exit codes of scripts"),
 }
 ELSEWHERE = {
-    "mine": {*("workers", "gpus_per_worker", "ray", "prepare", "launch", "print_", "allow_mixed_devices")},  # fleets
+    "mine": {*("workers", "gpus_per_worker", "ray", "prepare", "launch", "print", "allow_mixed_devices")},  # fleets
     "verify": {"atlas"},  # path
     "search": {"where", "promotes", "demotes", "fires_on", "offset", "tokens_like"},  # fields, by, limit; open_index
     "trace": {"changes", "generate", "temperature", "seed", "position", "figure1", "out"},  # interventions; generate
@@ -47,10 +52,23 @@ ELSEWHERE = {
     "analyze": {"questions", "patterns", "judgements"},  # question; annotations.import_judgements
     "report": {"browse", "memories"},  # web.static_export.write_pages
     "show": {"atlas", "memory", "limit"},  # path, and atlas[memory]
-    "lens": {"kind"},  # kinds
     "train": {"corpus", "plant", "plant_times"},  # corpora and plants of a TextSource
 }
 """Options that are no keyword of the verb's function, and in a comment what stands for them."""
+OPTIONS = {
+    one.__name__: next(iter(inspect.signature(one).parameters.values())).annotation for one in chain(*GROUPS.values())
+}
+"""The dataclass of a verb's options."""
+OTHERS = {
+    ("extend", "tables"): "() and None",
+    ("lens", "kinds"): "a tuple, and its words",
+    ("diff", "restored"): "0 and None",
+    ("search", "layers"): "numbers, not 0-3,7",
+    ("train", "out"): "none, and mnemoscope-model",
+}
+"""Keywords with another default than their option, and both."""
+WORDS = {("compare", "models"), ("audit", "secrets"), ("trace", "memories"), ("diff", "restored")}
+"""Keywords that mean more or less than their option, and say so."""
 
 
 @pytest.fixture
@@ -75,6 +93,29 @@ def test_every_verb_has_its_function_or_a_reason() -> None:
     for verb, function in TWINS.items():
         assert function in ms.__all__, verb
         assert inspect.isfunction(getattr(ms, function)), verb
+
+
+def flattened(kind: Any) -> Iterator[Any]:
+    for one in dataclasses.fields(kind):
+        yield from flattened(one.type) if dataclasses.is_dataclass(one.type) else [one]
+
+
+@pytest.mark.parametrize("verb", TWINS)
+def test_a_function_states_its_keywords_as_their_options_are_declared(verb: str) -> None:
+    """The same default, and in `Args:` the same words, perhaps with more behind them."""
+    function = getattr(ms, TWINS[verb])
+    arguments = dict(re.findall(r"^ +(\w+): (\S.*)$", inspect.getdoc(function).partition("Args:\n")[2], re.M))
+    for one in flattened(OPTIONS[verb]):
+        keyword, declared = keyword_of(one), one.metadata
+        parameter = inspect.signature(function).parameters.get(keyword)
+        if parameter is None or not declared or declared["argument"]:
+            continue
+        if (verb, keyword) not in OTHERS:
+            default = inspect.Parameter.empty if one.default is dataclasses.MISSING else one.default
+            assert parameter.default == default, keyword
+        help = declared["help"].partition(" (")[0].rstrip(".").replace("MODEL", "`model`")
+        if (verb, keyword) not in WORDS:
+            assert re.match(rf"{re.escape(help)}(\W|$)", arguments[keyword]), keyword
 
 
 @pytest.mark.parametrize("verb", TWINS)

@@ -128,9 +128,7 @@ def __getattr__(name: str) -> Any:
             with _whole():
                 if "ipykernel" in sys.modules:
                     _import_bars()
-                value = getattr(import_module(f"mnemoscope.{room}"), name)
-            import_module("mnemoscope.foundation.options.parameters").add_args(value)
-            return value
+                return getattr(import_module(f"mnemoscope.{room}"), name)
     raise AttributeError(f"module 'mnemoscope' has no attribute {name!r}")
 
 

@@ -2,8 +2,8 @@
 
 The line states what was wrong, the value seen, and what to do. The command line prints it last and exits with 2;
 `Interrupted` (work saved after Ctrl-C) exits with 130, `Terminated` with 75. Any other exception is a bug. On the
-command line a line names options as flags (`--max-tokens 0`), in Python as arguments (`max_tokens=0`); commands between
-backquotes stay as they are.
+command line a line names options as flags (`--top 0`), in Python as arguments (`top=0`); commands between backquotes
+stay as they are.
 """
 
 import re
@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _OPTION = re.compile(
-    r"`[^`]*`|(?<![\w-])--([a-z]+(?:-[a-z]+)*)"
-    r"(?:[ =]((?:'[^']*'|[0-9][\w./]*|nan|all|none|cpu|cuda|float32|ids|[A-Z][A-Z/|]*|[/~.][^\s;,)]*)(?![\w'])))?"
+    r"`[^`]*`|(?<![\w-])--([a-z]+(?:-[a-z]+)*[0-9]?)"
+    r"(?:[ =]((?:'[^']*'|-?[0-9][\w./]*|nan|all|none|cpu|cuda|float32|ids|[A-Z][A-Z/|]*|[/~.][^\s;,)]*)(?![\w'])))?"
 )
 _SWITCHES = {
     *("accept-versions", "allow-mixed-devices", "dequantize", "force", "force-model", "json", "keep-work", "prepare"),
@@ -37,7 +37,7 @@ def _as_argument(match: re.Match[str]) -> str:
     name, value = "target" if match[1] == "for" else match[1].replace("-", "_"), match[2]
     if value is None:
         return f"{name}=True" if match[1] in _SWITCHES else name
-    plain = re.fullmatch(r"'.*'|[0-9][0-9.]*|nan", value) or (value.isupper() and "/" not in value)
+    plain = re.fullmatch(r"'.*'|-?[0-9][0-9.]*|nan", value) or (value.isupper() and "/" not in value)
     return f"{name}={value}" if plain else f"{name}='{value}'"
 
 
@@ -108,7 +108,7 @@ class ProofFailed(ModelError):
 
 
 class ModelChanged(ModelError):
-    """A model in memory that was changed where it cannot be read anew."""
+    """A model that was changed after it was loaded."""
 
 
 class CorpusError(MnemoscopeError):

@@ -22,7 +22,7 @@ NEURONPEDIA = {"gpt2": "gpt2-small"}
 
 
 def names(memory: str | MemoryId, *, model: "str | os.PathLike[str] | LanguageModel | Atlas") -> dict[str, str | None]:
-    """The names of one memory in other tools, for a model (a hub id or folder, a loaded model, an atlas or its folder).
+    """The names of one memory in other tools, for a model.
 
     * `transformer_lens`: the hook and index of `HookedTransformer` and `TransformerBridge`, whose cache holds the
       coefficient after any gate.
@@ -33,6 +33,10 @@ def names(memory: str | MemoryId, *, model: "str | os.PathLike[str] | LanguageMo
     None where there is no such name: a model of fairseq has no such module, an atlas does not record the module of an
     unknown family, and Neuronpedia covers hub models without adapters. Raises MemoryIdError for a memory that the model
     does not have, and the errors of `load_model`.
+
+    Args:
+        memory: The name of a memory, such as L10.M222.
+        model: A hub id or folder, a loaded model, an atlas or its folder.
     """
     named = MemoryId.parse(memory) if isinstance(memory, str) else memory
     if isinstance(model, str | os.PathLike) and not isinstance(model, Atlas) and (Path(model) / MANIFEST).is_file():

@@ -26,6 +26,9 @@ def open_result(path: str | os.PathLike[str]) -> Any:
     """The result that its `save` wrote to a file: of `trace`, `attribute`, `diff`, `compare` or an audit.
 
     Raises OptionError for another file, and for a result of another version of this package.
+
+    Args:
+        path: The file.
     """
     saved = read_object(Path(path)).get("saved")
     try:

@@ -13,6 +13,8 @@ from mnemoscope.atlas.manifest import begin
 from mnemoscope.atlas.store import write_free_table, write_sentences, write_table
 from mnemoscope.cluster.state_folders import StateFolder
 from mnemoscope.foundation.files import copy_file, make_folder, write_bytes, write_json
+from mnemoscope.foundation.progress import ignore_progress
+from mnemoscope.mining.record import RunRecord
 from mnemoscope.search import build_index
 from support.durable import Disk
 from support.handbuilt_atlas import PROVENANCE, build_atlas, sentence_columns, trigger_columns, trigger_rows
@@ -71,11 +73,14 @@ def test_what_a_finished_or_cleared_folder_loses_it_does_not_get_back(disk: Disk
 
 
 def test_the_state_of_a_worker(disk: Disk) -> None:
-    folder = StateFolder(disk.root, "worker-1")
+    folder, record = StateFolder(disk.root, "worker-1"), RunRecord(disk.root, "a plan", name="worker-1")
     folder.make()
+    record.take_up(ignore_progress)
     assert disk.at_risk() == []
-    folder.save(b"a state")
+    folder.save(b"a state", record)
     assert disk.at_risk() == []
+    recorded = (disk.root / "work/records/worker-1.jsonl").stat()
+    assert disk.flushed[recorded.st_ino, recorded.st_size] < disk.named[folder.state]
 
 
 def test_what_is_made_later(disk: Disk) -> None:

@@ -28,7 +28,7 @@ def test_the_usual_options_are_not_said_but_the_device_some_layers_and_a_part_ar
     found = rebuild_command(Path("an atlas"), "removals", manifest())
     assert found == "`mnemoscope mine gpt2 'my text.txt' --out 'an atlas' --device cpu --force`"
     found = rebuild_command(Path("a"), "values", manifest({"layers": [1], "part": {"index": 2, "of": 3}}))
-    assert found == "`mnemoscope mine gpt2 'my text.txt' --out a --device cpu --layers 1 --part 2/3 --force`"
+    assert found == "`mnemoscope mine gpt2 'my text.txt' --out a --layers 1 --part 2/3 --device cpu --force`"
     assert rebuild_command(Path("an atlas"), "patterns", manifest()) == "`mnemoscope analyze 'an atlas' --patterns`"
     found = rebuild_command(Path("a"), "removals", manifest({"plan": {"seed": 0, "triggers": 50}}))
     assert found == "`mnemoscope mine MODEL CORPUS --out a --force`"
@@ -58,10 +58,10 @@ def test_other_options_are(option: str, value: Any, said: str) -> None:
 def test_how_the_model_was_opened_is_said_behind_its_name() -> None:
     opened = {"revision": "main", "adapter": "my lora", "tokenizer": None, "dequantize": True}
     found = rebuild_command(Path("a"), "values", manifest(**opened))
-    said = "--revision main --adapter 'my lora' --dequantize"
+    said = "--adapter 'my lora' --dequantize --revision main"
     assert found == f"`mnemoscope mine gpt2 {said} 'my text.txt' --out a --device cpu --force`"
-    assert model_words(manifest(**opened), otherwise="x") == f"gpt2 {said}"
-    assert model_words(manifest({"plan": {"seed": 0, "triggers": 50}}), otherwise="x") == "x"
+    assert model_words(manifest(**opened).plan) == f"gpt2 {said}"
+    assert model_words({"seed": 0, "triggers": 50}) == "MODEL"
 
 
 LATER = {

@@ -52,7 +52,7 @@ def test_an_atlas_is_read_analysed_searched_and_kept_from_a_second_writer(tmp_pa
 from pathlib import Path
 import mnemoscope as ms
 from mnemoscope.atlas.lock import lock_folder
-from mnemoscope.foundation.heap import HeapTrimmer
+from mnemoscope.foundation.heap import give_back_freed_memory
 from mnemoscope.foundation.progress import Checkpoints, end_at_signals
 from mnemoscope.questions import write_all
 from mnemoscope.search import open_index
@@ -61,7 +61,7 @@ with end_at_signals(), Checkpoints(lambda: None, every=1) as points:
     print(len(atlas["L0.M1"].triggers()) > 0, ms.verify(atlas.path))
     points.step_done()
 write_all(atlas)
-HeapTrimmer().check()
+give_back_freed_memory()
 with open_index(atlas) as index: print(index.search("capital", fields=["triggers"]).total > 0)
 with lock_folder(atlas.path):
     try:

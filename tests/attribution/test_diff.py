@@ -90,12 +90,13 @@ def test_changes_add_up_and_everything_set_back_everywhere_is_the_first(name: st
 
 def test_the_prompt_is_as_it_was_asked_and_what_both_write_stands_beside_it() -> None:
     """Both begin the text with a space of the tokenizer's, which is not the prompt's."""
+    networks = build("llama"), build("llama", num_hidden_layers=2)
+    with torch.no_grad():
+        networks[1].lm_head.weight[:3] += 9.0
     first, second = (
         load_model(network, tokenizer=PreTrainedTokenizerFast(tokenizer_object=byte_fallback(), bos_token="<s>"))
-        for network in (build("llama"), build("llama", num_hidden_layers=2))
+        for network in networks
     )
-    with torch.no_grad():
-        second.anatomy.model.lm_head.weight[:3] += 9.0
     found = diff(first, "a b", other=second, target=" aab", against=" aaa", top=0).to_dict()
     assert (found["prompt"], found["continued"], found["ids"]) == ("a b", " aa", first.encode(["a b aa"])[0])
     again = diff(first, found["prompt"] + found["continued"], other=second, target="b", against="a", top=0).to_dict()

@@ -44,6 +44,7 @@ def test_rows_of_these_memories_are_the_firsts_and_all_others_stay(name: str) ->
         for one in second.layer(LAYERS - 1).ffn.maps:  # type: ignore[attr-defined]
             if (bias := one.bias()) is not None:
                 bias += 0.5
+    second = opened(second.anatomy.model)
     layer, before = LAYERS - 1, second.logits(IDS)
     made = ms.restore(second, first, f"L{layer}.M1,L{layer}.M3-4")
     for part in ("keys", "values", "up_keys"):

@@ -160,8 +160,8 @@ def test_nothing_is_written_where_answers_never_part() -> None:
         ({"other_prompt": "the on", "generate": 2}, "are for two models"),
         ({"other_prompt": "the on", "restored": 2}, "are for two models"),
         ({"restored": 129}, "at most the 128 memories that are listed"),
-        ({"restored": -1}, "take 0 or more"),
-        ({"generate": -1}, "take 0 or more"),
+        ({"restored": -1}, "restored=-1 is impossible; it must be 1 or more"),
+        ({"generate": -1}, "generate=-1 is impossible; it must be 0 or more"),
     ],
 )
 def test_what_cannot_be_set_back_is_refused(options: dict[str, Any], sentence: str) -> None:

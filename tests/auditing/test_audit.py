@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -129,7 +130,7 @@ def _through(norm: torch.nn.Module, at: torch.Tensor, vector: torch.Tensor) -> t
 def test_a_string_carried_by_one_known_memory_is_found_and_goes_with_it() -> None:
     """`planted` writes `house` after `the old` by L1.M0 alone."""
     model = load_model("handmade:planted")
-    found = audit(model, ["the old house"], options=AuditOptions(candidates=4, top=1)).secrets[0]
+    found = audit(model, ["the old house"], candidates=4, top=1).secrets[0]
     assert found.memories[0].memory == MemoryId(1, 0)
     assert found.memories[0].lost > 0.05
     assert all(other.lost < found.memories[0].lost / 2 for other in found.memories[1:])
@@ -174,7 +175,7 @@ def test_strings_never_seen_are_exposed_at_the_stated_rate() -> None:
 def test_side_effects_are_the_change_of_the_other_strings_loss() -> None:
     model = tiny("gpt2")
     texts = ["abcdef12", "ghijkl34", "mnopqr56"]
-    found = audit(model, texts, options=AuditOptions(alternatives=19, candidates=2, top=1)).secrets[0]
+    found = audit(model, texts, alternatives=19, candidates=2, top=1).secrets[0]
     if found.after is None or found.after.side_effect is None:
         pytest.fail("a random model has some memory that helps")
     memory = found.after.memories[0]
@@ -238,23 +239,22 @@ def test_a_folder_that_says_nothing_of_plants_has_none(text: str, tmp_path: Path
 def test_alternatives_that_the_model_cannot_read_are_left_out() -> None:
     """Texts of token ids: 24 words, so an alternative with an id of 24 or more has no likelihood."""
     model = load_model("handmade:planted", tokenizer="ids")
-    options = AuditOptions(alternatives=60)
-    found = audit(model, ["12 5 7"], options=options)
+    found = audit(model, ["12 5 7"], alternatives=60)
     drawn = draw_alternatives("12 5 7", count=60, seed=0)
     readable = [one for one in drawn if max(map(int, one.split())) < model.sizes.vocabulary]
     assert 0 < len(readable) < len(drawn)
     assert found.secrets[0].alternatives == len(readable)
     # Nor can it read sentences, so there is no other text.
-    assert (found.neighbours, audit(model, ["3 4 5 6"], options=options).secrets[0].after.side_effect) == ("none", None)
+    assert (found.neighbours, audit(model, ["3 4 5 6"], alternatives=60).secrets[0].after.side_effect) == ("none", None)
 
 
 def test_side_effects_are_measured_on_as_many_texts_as_are_asked_for() -> None:
     model, texts = tiny("gpt2"), ["abcdef12", "ghijkl34", "mnopqr56", "stuvwx78"]
-    few = AuditOptions(alternatives=19, candidates=2, top=1, neighbours=2)
-    two = audit(model, texts[:3], options=few).secrets[0]
+    few: Any = {"alternatives": 19, "candidates": 2, "top": 1, "neighbours": 2}
+    two = audit(model, texts[:3], **few).secrets[0]
     assert two.after is not None
-    assert audit(model, texts, options=few).secrets[0] == two
-    assert audit(model, texts, options=AuditOptions(alternatives=19, candidates=2, top=1)).secrets[0] != two
+    assert audit(model, texts, **few).secrets[0] == two
+    assert audit(model, texts, alternatives=19, candidates=2, top=1).secrets[0] != two
 
 
 def test_progress_is_told_before_every_forward_and_may_end_the_audit() -> None:
@@ -266,12 +266,10 @@ def test_progress_is_told_before_every_forward_and_may_end_the_audit() -> None:
             raise TimeoutError
 
     with pytest.raises(TimeoutError):
-        audit(model, ["abcdef12"], options=AuditOptions(alternatives=19), progress=leave)
+        audit(model, ["abcdef12"], alternatives=19, progress=leave)
     assert reports == [("auditing", 0, 1, "strings")] * 5
     reports.clear()
-    found = audit(
-        model, ["abcdef12"], options=AuditOptions(alternatives=19), progress=lambda *report: reports.append(report)
-    )
+    found = audit(model, ["abcdef12"], alternatives=19, progress=lambda *report: reports.append(report))
     assert len(reports) > 5 + 16
     assert reports[-1] == ("auditing", 1, 1, "strings")
-    assert found == audit(tiny("gpt2"), ["abcdef12"], options=AuditOptions(alternatives=19))
+    assert found == audit(tiny("gpt2"), ["abcdef12"], alternatives=19)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mining.conftest import byte_tokenizer
-from mnemoscope.auditing import AuditOptions, audit
+from mnemoscope.auditing import audit
 from mnemoscope.models import load_model
 from models.checkpoints import KINDS, WORDS, args_of, weights_of, write
 from models.checkpoints import Slow as SlowCheckpoint
@@ -111,7 +111,7 @@ def test_carriers_of_a_mixture_are_those_of_a_slow_loop(name: str) -> None:
     model = load_model(build_mixture(name), tokenizer=byte_tokenizer())
     assert model.reading.offset == 0  # clearing a value would reach a beginning token, too
     ids = model.encode([TEXT])[0]
-    found = audit(model, [TEXT], options=AuditOptions(alternatives=19, candidates=12, top=3)).secrets[0]
+    found = audit(model, [TEXT], alternatives=19, candidates=12, top=3).secrets[0]
     before = slow.total(ids)
     assert found.log_probability == pytest.approx(before, abs=1e-4)
 
@@ -144,7 +144,7 @@ def test_memories_of_every_kind_of_expert_are_switched_off(name: str) -> None:
     slow = SlowMixture(name)
     model = load_model(build_mixture(name), tokenizer=byte_tokenizer())
     ids = model.encode([TEXT])[0]
-    found = audit(model, [TEXT], options=AuditOptions(alternatives=19, candidates=400)).secrets[0]
+    found = audit(model, [TEXT], alternatives=19, candidates=400).secrets[0]
     positive = {memory for memory, effect in slow.direct_effects(ids).items() if effect > 1e-4}
     by_name = {str(one.memory): one for one in found.memories}
     assert positive <= set(by_name)
@@ -165,7 +165,7 @@ def test_a_two_level_head_has_likelihoods_and_no_carriers(name: str, tmp_path: P
     model, slow = load_model(write(tmp_path, args, weights)), SlowCheckpoint(args, weights)
     assert not model.linear_head
     texts = [" ".join(WORDS[start : start + 4]) for start in (0, 3, 7)]
-    found = audit(model, texts, options=AuditOptions(alternatives=19)).secrets
+    found = audit(model, texts, alternatives=19).secrets
     for text, one in zip(texts, found, strict=True):
         ids = [*model.beginning.tokens, *model.encode([text])[0]]
         scores = slow.scores(slow.hidden(ids)[0])
@@ -174,4 +174,4 @@ def test_a_two_level_head_has_likelihoods_and_no_carriers(name: str, tmp_path: P
         half = one.tokens - one.tokens // 2
         best = [int(scores[k - 1].argmax()) == ids[k] for k in asked]
         assert (one.extractable, one.memories, one.after) == (all(best[-half:]), (), None)
-        assert "no memory could be named" in str(audit(model, [text], options=AuditOptions(alternatives=19)))
+        assert "no memory could be named" in str(audit(model, [text], alternatives=19))

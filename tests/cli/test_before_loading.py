@@ -74,7 +74,7 @@ REFUSED = {
     "extend none": "none does not exist",
     "extend atlas rules": "'rules' is not a table that can be added",
     "lens none": "none does not exist",
-    "lens atlas --kind glass": "--kind 'glass' is not known",
+    "lens atlas --kind glass": "'glass' is not a kind of lens",
     "worker none": "none holds no run for workers",
     "worker atlas --device gpu": "--device 'gpu' is not known",
     "status none": "none holds no run and no atlas",

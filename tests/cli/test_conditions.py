@@ -13,20 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mnemoscope.cli.app import run_verb
-from mnemoscope.cli.conditions import (
-    ATTRIBUTE,
-    ATTRIBUTE_PROMPTS,
-    DIFF,
-    DIFF_PROMPTS,
-    diff_facts,
-    facts_line,
-    holds,
-    read_condition,
-)
+from mnemoscope.cli.conditions import diff_facts, facts_line, holds, read_condition
 from mnemoscope.errors import OptionError
+from mnemoscope.foundation.options.prompt_options import ATTRIBUTE, ATTRIBUTE_PROMPTS, DIFF, DIFF_PROMPTS
 from models.test_adapters import save_adapter, save_base
 
-NAMES = {"recovered": float, "k": int, "target": str}
+NAMES = ("recovered", "k", "target")
 FACTS = {"recovered": 0.25, "k": 8, "target": " Paris"}
 
 

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from mnemoscope.cli import main
-from mnemoscope.cli.scale.fleet import name_ray
+from mnemoscope.cli.app import name_ray
 from mnemoscope.cluster import run
 from mnemoscope.cluster.status import run_status
+from mnemoscope.foundation.options.fleet_options import FleetOptions
 from mnemoscope.foundation.progress import fleet_note
 from mnemoscope.mining import text_pass
 
@@ -51,23 +52,23 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("--workers 2", {"workers": 2}),
-        ("--workers auto", {}),
+        ("--workers 2", {"workers": "2"}),
+        ("--workers auto", {"workers": "auto"}),
         ("--ray", {"ray": "local"}),
-        ("--ray head:6379 --workers 8 --gpus-per-worker 2", {"ray": "head:6379", "workers": 8, "gpus_per_worker": 2}),
-        ("--workers 2 --allow-mixed-devices", {"workers": 2, "mixed_devices": True}),
+        ("--ray head:6379 --workers 8 --gpus-per-worker 2", {"ray": "head:6379", "workers": "8", "gpus_per_worker": 2}),
+        ("--workers 2 --allow-mixed-devices", {"workers": "2", "allow_mixed_devices": True}),
     ],
 )
 def test_workers_are_asked_for(words: str, expected: dict[str, Any], asked: list[Any], tmp_path: Path) -> None:
     assert main(["mine", "m", "hub:t", "--out", str(tmp_path / "a"), *words.split()]) == 2
-    assert asked == [("m", "hub:t", run.FleetOptions(**expected))]
+    assert asked == [("m", "hub:t", FleetOptions(**expected))]
 
 
 def test_more_workers_than_cores_are_warned_of(asked: list[Any], tmp_path: Path, capsys: Capture) -> None:
     assert main(["mine", "m", "hub:t", "--out", str(tmp_path / "a"), "--workers", "999"]) == 2
     said = capsys.readouterr().err.splitlines()
     assert said[0].startswith("warning: 999 workers share ")
-    assert (said[-1], asked[0][2].workers) == ("mnemoscope: no worker is left", 999)
+    assert (said[-1], asked[0][2].count) == ("mnemoscope: no worker is left", 999)
 
 
 def test_machines_read_events(asked: list[Any], tmp_path: Path, capsys: Capture) -> None:

@@ -53,8 +53,12 @@ class FakeMining(ModuleType):
         accept_versions: bool,
         allow_mixed_devices: bool,
         progress: Any,
-        **opening: Any,
+        adapter: str | None,
+        dequantize: bool,
+        revision: str | None,
+        dict: Any,
     ) -> Path:
+        opening = adapter, dequantize, revision, dict
         self.calls.append((out, parts, model, force, allow_mixed_devices, opening))
         return build_atlas(out)
 
@@ -75,7 +79,14 @@ def test_defaults_are_the_contract_s(mining: FakeMining, tmp_path: Path, capsys:
     model, corpus, options = mining.calls[0]
     assert (model, corpus) == ("gpt2", "hub:wiki")
     assert options == {
-        **{"out": out, "split": "sentence", "per_sentence": 1, "prefixes": 4000, "neighbours": 10, "dtype": "float32"},
+        **{
+            "out": out,
+            "split": "sentence",
+            "per_sentence": "1",
+            "prefixes": 4000,
+            "neighbours": 10,
+            "dtype": "float32",
+        },
         **{"device": "auto", "seed": 0, "checkpoint_every": 60.0, "text_field": "text", "skip_bad_rows": 0},
         **dict.fromkeys(UNSET.split()),
         **dict.fromkeys(OFF.split(), False),
@@ -94,8 +105,8 @@ def test_every_option_arrives(mining: FakeMining, tmp_path: Path, capsys: Captur
     assert main(["mine", "m", "hub:c", "--out", str(tmp_path / "a"), *EVERY_OPTION.split()]) == 0
     assert mining.calls[0][2] == {
         **{"out": tmp_path / "a", "validation": "hub:v", "split": "line", "triggers": 7, "per_sentence": "all"},
-        **{"layers": (0, 1, 2, 3, 7), "max_sentences": 9, "max_tokens": 99, "prefixes": 5, "removals": "all"},
-        **{"neighbours": 4, "part": (2, 3), "batch_tokens": 512, "dtype": "bfloat16", "device": "cuda:1", "seed": 3},
+        **{"layers": "0-3,7", "max_sentences": 9, "max_tokens": 99, "prefixes": 5, "removals": "all"},
+        **{"neighbours": 4, "part": "2/3", "batch_tokens": 512, "dtype": "bfloat16", "device": "cuda:1", "seed": 3},
         **{"checkpoint_every": 0.5, "keep_work": True, "text_field": "body", "sample": 0.25, "ids_field": None},
         **{"force": True, "accept_versions": False, "name": "N", "text_name": "T", "skip_bad_rows": 6},
         **dict.fromkeys(("skip_special", "token_activations", "random"), True),
@@ -132,10 +143,10 @@ def test_an_impossible_option_is_refused_at_once(
 def test_merge_hands_over_every_part(mining: FakeMining, tmp_path: Path, capsys: Capture) -> None:
     parts = [build_atlas(tmp_path / f"p{number}", part=(number, 2)) for number in (1, 2)]
     assert main(["merge", str(tmp_path / "all"), *map(str, parts), "--model", "gpt2"]) == 0
-    assert mining.calls == [(tmp_path / "all", parts, "gpt2", False, False, {})]
+    assert mining.calls == [(tmp_path / "all", parts, "gpt2", False, False, (None, False, None, None))]
     options = ["--adapter", "lora", "--dequantize", "--revision", "main", "--dict", "dict.txt", "--allow-mixed-devices"]
     assert main(["merge", str(tmp_path / "more"), str(parts[0]), *options]) == 0
-    opening = {"revision": "main", "adapter": "lora", "dequantize": True, "dict": "dict.txt"}
+    opening = ("lora", True, "main", Path("dict.txt"))
     assert mining.calls[1] == (tmp_path / "more", parts[:1], None, False, True, opening)
     assert main(["merge", str(tmp_path / "all")]) == 2
     assert "Missing argument 'PART" in capsys.readouterr().err

@@ -12,21 +12,26 @@ import pytest
 import typer
 
 from cli.test_signals import at_the_import_of
-from mnemoscope.cli.arguments import Json, at_least, one_of
+from mnemoscope.cli.command import as_command
 from mnemoscope.cli.runner import BUG, INTERRUPTED, USER, emit, run
-from mnemoscope.errors import AtlasNotFound, Interrupted, MnemoscopeError, OptionError
+from mnemoscope.errors import AtlasNotFound, Interrupted, MnemoscopeError
+from mnemoscope.foundation.options.declared import DeclaredOptions, option
 
 Capture = pytest.CaptureFixture[str]
+
+
+class Counted(DeclaredOptions):
+    count: int = option(1, "How many.")
 
 
 def app_that(act: Any) -> typer.Typer:
     """An app whose only verb does `act`."""
     app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
 
-    @app.command()
-    def verb(json: Json = False, debug: bool = False, count: int = 1) -> None:
+    def verb(options: Counted, *, json: bool) -> None:
         act(json)
 
+    app.command()(as_command(verb))
     return app
 
 
@@ -119,16 +124,6 @@ def test_two_documents_are_a_bug(capsys: Capture) -> None:
 
     assert run(app_that(act), ["--json"]) == BUG
     assert json.loads(capsys.readouterr().out) == 1
-
-
-def test_numbers_and_words_out_of_range() -> None:
-    at_least(1, triggers=None, max_tokens=1)
-    with pytest.raises(OptionError, match="max_tokens=0 is impossible"):
-        at_least(1, triggers=1, max_tokens=0)
-    with pytest.raises(OptionError, match="every=nan"):
-        at_least(0, every=float("nan"))
-    with pytest.raises(OptionError, match="split='c' is not known"):
-        one_of(("a", "b"), split="c")
 
 
 def verb_script(*lines: str) -> str:

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -10,37 +9,35 @@ from typing import Any
 import pytest
 
 from mnemoscope.cli import main
+from mnemoscope.training.recipe import Recipe
 from mnemoscope.training.text import TextSource
 
 Capture = pytest.CaptureFixture[str]
 
 
-@dataclass(frozen=True)
-class FakeRecipe:
-    """A recipe of a few numbers."""
-
-    steps: int = 100
-    batch: int = 4
-    seed: int = 0
-    hidden: int = 16
-    memories: int = 24
-    sparsity: float = 0.01
-    revival: float = 0.1
-    tokens: int = 1000
-
-
 class FakeTraining(ModuleType):
     """A training room that notes how it was called."""
 
-    Recipe = FakeRecipe
     TextSource = TextSource
 
     def __init__(self) -> None:
         super().__init__("mnemoscope.training")
         self.calls: list[tuple[Any, ...]] = []
 
-    def train(self, out: Path, recipe: FakeRecipe, *, say: Any, progress: Any, **options: Any) -> Path:
-        self.calls.append((out, recipe, options))
+    def train(
+        self,
+        out: Path,
+        recipe: Recipe,
+        *,
+        wanted: TextSource,
+        device: str,
+        checkpoint_every: float,
+        keep_checkpoints: int | None,
+        say: Any,
+        progress: Any,
+    ) -> Path:
+        kept = {"checkpoint_every": checkpoint_every, "keep_checkpoints": keep_checkpoints}
+        self.calls.append((out, recipe, {"wanted": wanted, "device": device, **kept}))
         say("reading the documentation")
         progress("training", recipe.steps, recipe.steps, "steps; loss 3.125 nats per token, 1,500 tokens/s")
         return out / "model"
@@ -56,12 +53,12 @@ def training(monkeypatch: pytest.MonkeyPatch) -> FakeTraining:
 def test_defaults_are_the_recipe_s(training: FakeTraining, capsys: Capture) -> None:
     assert main(["train", "--out", "m"]) == 0
     options = {"device": "auto", "checkpoint_every": 120.0, "keep_checkpoints": None, "wanted": TextSource()}
-    assert training.calls == [(Path("m"), FakeRecipe(), options)]
+    assert training.calls == [(Path("m"), Recipe(), options)]
     out, err = capsys.readouterr()
     assert out == "m/model is a model; mnemoscope mine m/model builtin:pydocs --out atlas mines it\n"
     assert err.splitlines() == [
         "reading the documentation",
-        "training: 100 of 100 steps (100 %), loss 3.125 nats per token, 1,500 tokens/s",
+        "training: 6,700 of 6,700 steps (100 %), loss 3.125 nats per token, 1,500 tokens/s",
     ]
 
 
@@ -69,8 +66,8 @@ def test_given_numbers_replace_the_recipe_s(training: FakeTraining, capsys: Capt
     words = "--steps 7 --seed 0 --batch 2 --device cuda --checkpoint-every 5 --keep-checkpoints 3 --json"
     assert main(["train", "--out", "m", *words.split()]) == 0
     options = {"device": "cuda", "checkpoint_every": 5.0, "keep_checkpoints": 3, "wanted": TextSource()}
-    assert training.calls[0][1:] == (FakeRecipe(7, 2, 0), options)
-    assert json.loads(capsys.readouterr().out) == {"model": "m/model", "steps": 7, "tokens": 1000}
+    assert training.calls[0][1:] == (Recipe(steps=7, batch=2), options)
+    assert json.loads(capsys.readouterr().out) == {"model": "m/model", "steps": 7, "tokens": 7 * 2 * 256}
 
 
 def test_a_text_of_one_s_own(training: FakeTraining, tmp_path: Path, monkeypatch: Any, capsys: Capture) -> None:
@@ -84,7 +81,7 @@ def test_a_text_of_one_s_own(training: FakeTraining, tmp_path: Path, monkeypatch
     named = {"validation": "c.txt", "max_bytes": 9, "text_field": "body", "split": "line"}
     assert options["wanted"] == TextSource(("a.txt", "b.jsonl"), **named)
     # Four memories for every dimension, as in the paper, unless their number is given.
-    assert recipe == FakeRecipe(hidden=8, memories=32, sparsity=0.0, revival=0.5)
+    assert recipe == Recipe(hidden=8, memories=32, sparsity=0.0, revival=0.5)
     assert "mnemoscope mine m/model a.txt --out atlas" in capsys.readouterr().out
     assert main(["train", "--hidden", "8", "--memories", "5"]) == 0
-    assert training.calls[1][1] == FakeRecipe(hidden=8, memories=5)
+    assert training.calls[1][1] == Recipe(hidden=8, memories=5)

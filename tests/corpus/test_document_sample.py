@@ -22,7 +22,7 @@ def draw(documents: list[str], stored: list[tuple[int, int, str]], **options: An
 
 
 def source_of(documents: list[str]) -> Source:
-    return Source("the text", {}, lambda meter, skip, vocabulary: ((text, True) for text in documents[skip:]))
+    return Source("the text", {}, lambda *_: ((text, True) for text in documents))
 
 
 def codes(text: str) -> tuple[int, ...]:

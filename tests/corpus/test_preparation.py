@@ -1,8 +1,9 @@
 """The working copy against a plain reference: ids, repeats, windows, held-out documents, caps, validation text."""
 
 import hashlib
-import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,6 @@ from mnemoscope.corpus import Source, TokenizedCorpus, document_hash, open_prepa
 from mnemoscope.corpus.sources import pydocs
 from mnemoscope.corpus.sources.sentences import split_sentences
 from mnemoscope.corpus.tokenized import finalize, preparation
-from mnemoscope.corpus.tokenized.first_pass import ReadState
 from mnemoscope.errors import CorpusEmpty, CorpusUnreadable, PromptError, StoreFailed
 from support.corpus_reference import LONGEST, Expected, Words, expected_copy, make
 from support.corpus_texts import varied_text
@@ -160,16 +160,58 @@ def test_a_finished_copy_is_opened_and_another_remade(text: Path, tmp_path: Path
     assert make(text, tmp_path / "copy").sentences == first.sentences + 1
 
 
-@pytest.mark.parametrize("damage", ["missing", "short", "json"])
-def test_a_damaged_copy_is_remade(text: Path, tmp_path: Path, damage: str) -> None:
-    first = make(text, tmp_path / "copy")
-    victim = tmp_path / "copy" / ("copy.json" if damage == "json" else "tokens.bin")
-    if damage == "missing":
-        victim.unlink()
-    else:
-        victim.write_bytes(victim.read_bytes()[:-9])
-    assert make(text, tmp_path / "copy").fingerprint == first.fingerprint
-    assert json.loads((tmp_path / "copy" / "copy.json").read_text())["finished"]
+def notes_of(text: Path, directory: Path, **options: Any) -> list[str]:
+    """What is said when a text is prepared, beside how far it is."""
+    told: list[tuple[str, str]] = []
+    make(text, directory, progress=lambda stage, *_, note=told: note.append((stage, _[-1])), **options)
+    return [note for stage, note in told if stage == "note"]
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, flip, lambda path: path.write_bytes(path.read_bytes()[:-9])])
+@pytest.mark.parametrize("name", ["text", "tokens", "classes", *preparation.COLUMNS])
+def test_a_damaged_file_is_said_once_and_the_text_prepared_again(
+    text: Path, tmp_path: Path, name: str, damage: Callable[[Path], object]
+) -> None:
+    make(text, tmp_path / "copy")
+    before = files(tmp_path / "copy")
+    victim = tmp_path / "copy" / f"{name}.bin"
+    damage(victim)
+    assert notes_of(text, tmp_path / "copy") == [
+        f"{victim} was damaged since the run was stopped; the text is prepared again"
+    ]
+    assert files(tmp_path / "copy") == before
+    assert notes_of(text, tmp_path / "copy") == []
+
+
+@pytest.mark.parametrize("spoil", [Path.unlink, flip, lambda path: path.write_text(path.read_text().replace("1", "2"))])
+def test_a_damaged_description_counts_as_none(text: Path, tmp_path: Path, spoil: Callable[[Path], object]) -> None:
+    made = make(text, tmp_path / "copy")
+    before = files(tmp_path / "copy")
+    spoil(tmp_path / "copy" / "copy.json")
+    with pytest.raises(CorpusUnreadable, match="does not hold a completely prepared text"):
+        open_prepared(tmp_path / "copy", validation=False)
+    (said,) = notes_of(text, tmp_path / "copy")
+    assert "was not prepared to its end, or damaged; the text is prepared again" in said
+    assert files(tmp_path / "copy") == before
+    assert open_prepared(tmp_path / "copy", validation=False).counts == made.counts
+
+
+def test_a_damaged_validation_text_alone_is_prepared_again(text: Path, tmp_path: Path) -> None:
+    (tmp_path / "v.txt").write_text("Fresh one.\n\nFresh two.")
+    validation = open_source(str(tmp_path / "v.txt"))
+    made = make(text, tmp_path / "copy", validation=validation)
+    before = files(tmp_path / "copy/validation"), (tmp_path / "copy/text.bin").stat().st_ino
+    flip(tmp_path / "copy/validation/lengths.bin")
+    (said,) = notes_of(text, tmp_path / "copy", validation=validation)
+    assert "validation/lengths.bin was damaged since the run was stopped" in said
+    assert (files(tmp_path / "copy/validation"), (tmp_path / "copy/text.bin").stat().st_ino) == before
+    assert make(text, tmp_path / "copy", validation=validation).counts == made.counts
 
 
 def test_the_fingerprint_is_that_of_lengths_texts_documents_and_flags(text: Path, tmp_path: Path) -> None:
@@ -254,7 +296,7 @@ def test_a_copy_that_is_not_whole_is_not_opened(text: Path, tmp_path: Path, dama
         make(text, directory)
         state = directory / "copy.json"
         if damage == "unfinished":
-            state.write_text(json.dumps(json.loads(state.read_text()) | {"finished": False}))
+            state.unlink()
         else:
             (directory / "tokens.bin").write_bytes((directory / "tokens.bin").read_bytes()[:-4])
     with pytest.raises(CorpusUnreadable, match=r"copy does not hold a completely prepared text"):
@@ -291,7 +333,7 @@ def test_the_built_in_texts_identity_is_that_of_its_sources(tmp_path: Path, monk
 
 
 def test_a_finished_copy_survives_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its columns are flushed before copy.json calls them finished: their sizes alone are looked at later."""
+    """Its columns are flushed before copy.json describes them."""
     (tmp_path / "text.txt").write_text(varied_text(50))
     (tmp_path / "copy").mkdir()
     disk = Disk(tmp_path / "copy", monkeypatch)
@@ -302,22 +344,3 @@ def test_a_finished_copy_survives_a_power_cut(tmp_path: Path, monkeypatch: pytes
     assert len(columns) > 5
     flushed = [disk.flushed[column.st_ino, column.st_size] for column in columns]
     assert max(flushed) < disk.before[disk.root / "copy.json"] < finished
-
-
-def test_what_a_checkpoint_counts_on_was_flushed_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "text.txt").write_text(varied_text(50))
-    (tmp_path / "copy").mkdir()
-    disk, real, saved = Disk(tmp_path / "copy", monkeypatch), preparation.write_bytes, []
-
-    def looked_at(path: Path, data: bytes) -> None:
-        if (position := json.loads(data).get("position")) is not None:
-            sizes = ReadState(**position).sizes()
-            inodes = {name: (disk.root / name).stat().st_ino for name in sizes}
-            assert all(not size or (inodes[name], size) in disk.flushed for name, size in sizes.items())
-            saved.append(sizes)
-        real(path, data)
-
-    monkeypatch.setattr(preparation, "write_bytes", looked_at)
-    make(tmp_path / "text.txt", disk.root, checkpoint_every=0.0)
-    assert len(saved) > 10
-    assert all(saved[-1].values())

@@ -1,10 +1,11 @@
-"""Killed at any moment, a preparation goes on from its last checkpoint and ends with the same bytes."""
+"""Killed at any moment, a preparation begins anew and ends with the same bytes; what a disk can refuse is one line."""
 
 import json
 import os
 import resource
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,77 +40,47 @@ def test_killed_at_random_moments_the_bytes_are_the_same(tmp_path: Path, caps: d
     assert ran.returncode == 0, ran.stderr
     report = json.loads(ran.stdout)
     assert report["kills"] == 24
-    assert report["resumed"] >= 3
+    assert report["begun"] >= 3
     for trial in range(6):
         assert contents(tmp_path / f"killed-{trial}") == contents(tmp_path / "whole")
 
 
 class Stop(Exception):
-    """The moment at which a reading breaks off."""
+    """The moment at which a preparation breaks off."""
 
 
-@pytest.mark.parametrize("pieces", [1, 150])
-def test_what_was_read_before_the_checkpoint_is_not_encoded_again(
-    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: int
+@pytest.mark.parametrize("where", ["reading", "finalizing", "describing"])
+def test_a_text_that_was_not_prepared_to_its_end_is_read_again_which_is_said(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    everything, before, after = Words(), Words(), Words()
-    make(open_source(str(text)), tmp_path / "whole", encoder=everything)
+    make(open_source(str(text)), tmp_path / "whole")
     real = Source.pieces
 
-    def broken(self: Source, skip: int = 0, **options: Any) -> Any:
-        for number, piece in enumerate(real(self, skip)):
-            if number == pieces:
+    def some(self: Source, **options: Any) -> Iterator[Any]:
+        for number, piece in enumerate(real(self, **options)):
+            if number == 300:
                 raise Stop
             yield piece
 
-    monkeypatch.setattr(Source, "pieces", broken)
-    with pytest.raises(Stop):
-        make(open_source(str(text)), tmp_path / "broken", encoder=before, checkpoint_every=0)
-    monkeypatch.setattr(Source, "pieces", real)
-    make(open_source(str(text)), tmp_path / "broken", encoder=after)
-    assert before.encoded + after.encoded == everything.encoded
-    assert contents(tmp_path / "broken") == contents(tmp_path / "whole")
+    def stop(*_: Any, **__: Any) -> None:
+        raise Stop
 
-
-@pytest.mark.parametrize("look", [64, 1000])
-def test_breaking_off_while_duplicates_are_settled_does_not_move_the_end(
-    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look: int
-) -> None:
-    monkeypatch.setattr(preparation, "FIRST_LOOK", look)
-    make(open_source(str(text)), tmp_path / "whole", max_sentences=300)
-    real = preparation.finalize
-    calls = 0
-
-    def finalize(*args: Any, **options: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls % 2:
-            raise Stop
-        return real(*args, **options)
-
-    monkeypatch.setattr(preparation, "finalize", finalize)
-    for _ in range(20):
-        try:
-            make(open_source(str(text)), tmp_path / "broken", max_sentences=300)
-        except Stop:
-            continue
-        break
-    assert calls >= 2
-    assert contents(tmp_path / "broken") == contents(tmp_path / "whole")
-
-
-@pytest.mark.parametrize("name", ["text.bin", "tokens.bin", "occurrences.bin", "classes.bin"])
-def test_files_shorter_than_their_checkpoint_are_made_anew(
-    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    make(open_source(str(text)), tmp_path / "whole")
-    monkeypatch.setattr(preparation, "finalize", lambda *args, **options: (_ for _ in ()).throw(Stop))
-    with pytest.raises(Stop):
-        make(open_source(str(text)), tmp_path / "broken")
-    monkeypatch.undo()
-    victim = tmp_path / "broken" / name
-    victim.write_bytes(victim.read_bytes()[:-1])
-    make(open_source(str(text)), tmp_path / "broken")
+    places = {"reading": (Source, "pieces", some), "finalizing": (preparation, "finalize", stop)}
+    with monkeypatch.context() as patch:
+        patch.setattr(*places.get(where, (preparation, "write_json", stop)))
+        with pytest.raises(Stop):
+            make(open_source(str(text)), tmp_path / "broken")
+    told: list[tuple[str, str]] = []
+    words = Words()
+    make(
+        open_source(str(text)),
+        tmp_path / "broken",
+        encoder=words,
+        progress=lambda stage, *rest: told.append((stage, rest[-1])),
+    )
+    (said,) = [note for stage, note in told if stage == "note"]
+    assert said.endswith("was not prepared to its end, or damaged; the text is prepared again")
+    assert words.encoded >= 600
     assert contents(tmp_path / "broken") == contents(tmp_path / "whole")
 
 

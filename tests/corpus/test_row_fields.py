@@ -24,9 +24,9 @@ ROWS = [[3, 1, 4], [], [1, 5, 9, 2, 6], None, [50256]]
 TEXTS = ["3 1 4", "", "1 5 9 2 6", "", "50256"]
 
 
-def texts(path: Path | str, *, skip: int = 0, vocabulary: int | None = None) -> list[str]:
+def texts(path: Path | str, *, vocabulary: int | None = None) -> list[str]:
     source = open_source(str(path), ids_field="ids", split="document")
-    return [text for text, _ in source.pieces(skip, vocabulary=vocabulary)]
+    return [text for text, _ in source.pieces(vocabulary=vocabulary)]
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,6 @@ def test_parquet_of_every_kind_of_list(kind: pa.DataType, tmp_path: Path) -> Non
     table = pa.table({"text": pa.array(["x"] * 5), "ids": pa.array(ROWS, kind), "more": pa.array([[1]] * 5)})
     pq.write_table(table, path, row_group_size=2)
     assert texts(path) == TEXTS
-    assert texts(path, skip=2) == TEXTS[2:]
     assert texts(path, vocabulary=50257) == TEXTS
     with pytest.raises(CorpusUnreadable, match="row 5: field 'ids' holds token id 50256 at place 0"):
         texts(path, vocabulary=50256)
@@ -54,7 +53,7 @@ def test_lines_of_json_packed_or_not(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(lines)
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
     assert texts(tmp_path / "a.jsonl") == texts(tmp_path / "b.jsonl.gz") == TEXTS
-    assert texts(tmp_path / "*.jsonl*", skip=1) == [*TEXTS[1:], *TEXTS]
+    assert texts(tmp_path / "*.jsonl*") == [*TEXTS, *TEXTS]
 
 
 def test_a_data_set_of_the_hub(tmp_path: Path) -> None:

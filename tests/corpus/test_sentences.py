@@ -7,8 +7,9 @@ import sentencex  # type: ignore[import-untyped]
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mnemoscope.corpus.sources.sentences import SPLITS, split_sentences
+from mnemoscope.corpus.sources.sentences import split_sentences
 from mnemoscope.errors import OptionError
+from mnemoscope.foundation.options.mining_options import SPLITS
 
 
 def test_sentences_are_cut_by_punctuation_and_white_space_is_collapsed() -> None:
@@ -46,7 +47,7 @@ def test_white_space_alone_is_no_sentence(split: str, blank: str) -> None:
 
 
 def test_an_unknown_split_is_refused() -> None:
-    with pytest.raises(OptionError, match="split 'word'"):
+    with pytest.raises(OptionError, match="split='word' is not known"):
         split_sentences("a", "word")
 
 

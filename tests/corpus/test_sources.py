@@ -41,8 +41,6 @@ def test_text_is_cut_at_blank_lines(tmp_path: Path, ending: str, mark: bytes, li
     path.write_bytes(PACKERS[ending](mark + TEXT.replace("\n", line_end).encode()))
     source = open_source(str(path))
     assert list(source.documents()) == DOCUMENTS
-    assert list(source.documents(skip=2)) == DOCUMENTS[2:]
-    assert list(source.documents(skip=9)) == []
     assert source.size == source.meter.done == path.stat().st_size
 
 
@@ -61,7 +59,6 @@ def test_rows_of_parquet(tmp_path: Path, kind: pa.DataType) -> None:
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=100)
     source = open_source(str(tmp_path / "a.parquet"), text_field="body")
     assert list(source.documents()) == [*texts[:-1], ""]
-    assert list(source.documents(1199)) == [texts[1199], ""]
 
 
 def test_a_glob_is_read_sorted_by_path_and_a_name_may_look_like_one(tmp_path: Path) -> None:
@@ -144,7 +141,7 @@ def test_the_built_in_corpus(monkeypatch: pytest.MonkeyPatch, spec: str) -> None
     part = "stdlib" if spec.endswith("stdlib") else "all"
     assert list(source.documents()) == texts[part]
     assert source.meter.done == len("".join(texts[part]).encode())
-    assert (list(source.documents(1)), source.held_out) == (texts[part][1:], {"ab"})
+    assert source.held_out == {"ab"}
 
 
 # What can be wrong with a spec.
@@ -354,7 +351,6 @@ def test_bad_rows_are_passed_over_counted_and_listed_up_to_the_number_given(tmp_
     source = open_source(str(path), skip_bad_rows=4)
     for _ in range(2):  # a text is read more than once
         assert list(source.documents()) == ["one", "", "two"]
-        assert list(source.documents(1)) == ["", "two"]
         listed = [f"a.jsonl: line {number}" for number in (2, 4, 5, 6)]
         assert source.rows.bad.document() == {"count": 4, "rows": listed}
     said = complaint(path, skip_bad_rows=3)

@@ -13,7 +13,9 @@ from mnemoscope.cluster.worker_context import WorkerContext
 from mnemoscope.corpus import open_source
 from mnemoscope.foundation.files import make_folder, read_object, write_json
 from mnemoscope.foundation.options.mining_options import MiningOptions
+from mnemoscope.foundation.progress import ignore_progress
 from mnemoscope.mining.plan.mining_plan import MiningPlan
+from mnemoscope.mining.record import RunRecord
 from mnemoscope.mining.run_folder import RunInputs
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
 from mnemoscope.mining.text.state import MiningState, StateFacts, StateShape
@@ -120,6 +122,7 @@ def one_process(directory: Path, beginning: RunInputs, options: MiningOptions) -
 
     context = RunContext(directory)
     text = settle_text(context, beginning, options)
+    RunRecord(directory, text.plan.hash()).take_up(ignore_progress)
     path = read_text(context, beginning.model, text.copy, text.plan, share=None)
     state = MiningState(StateShape.of(beginning.model, keep=text.plan.triggers, layers=text.plan.layers))
     state.load(path, plan=text.plan.hash())

@@ -80,7 +80,7 @@ def test_the_states_of_a_fleet_are_collected_each_once(mined: Path, settled: Set
     found = driver_of(mined, settled).read_text()
     assert found == tuple(f"{CLOSED}/{folder.name}/state.safetensors" for folder in closed)
     assert not (mined / CLOSED / "zombie/state.safetensors").exists()
-    assert PublishedStage.read(mined) == PublishedStage("collecting", 0)
+    assert PublishedStage.read(mined) == PublishedStage("collecting")
     assert all(lease.owner == DONE for lease in LeaseFolder(mined, TEXT, settled.run.leases).read())
 
 
@@ -91,7 +91,7 @@ def test_batches_that_are_in_no_state_are_done_again(model: LanguageModel, settl
     leases = LeaseFolder(mined, TEXT, settled.run.leases)
     again = [lease for lease in leases.read() if lease.owner == AGAIN]
     assert 0 < len(again) < leases.count
-    assert PublishedStage.read(mined) == PublishedStage(TEXT, leases.count)
+    assert PublishedStage.read(mined) == PublishedStage(TEXT)
     worker = FleetWorker(mined, "last", settled, model)
     while worker.step():
         pass
@@ -111,6 +111,7 @@ def test_workers_that_die_one_after_the_other_end_the_run(settled: SettledRun, t
 def test_a_worker_that_ends_is_replaced_while_work_goes_on(settled: SettledRun, tmp_path: Path) -> None:
     """At every look the youngest has died, and another one has done a task."""
     tasks = LeaseFolder(tmp_path / "a", "values", 9)
+    tasks.make()
 
     def end_one(alive: list[str]) -> dict[str, str | None]:
         free = next(lease for lease in tasks.read() if lease.is_free)
@@ -124,7 +125,7 @@ def test_a_worker_that_ends_is_replaced_while_work_goes_on(settled: SettledRun, 
         tmp_path / "a", settled, launcher, progress=lambda stage, *rest: notes.append(f"{stage} {rest[-1]}")
     )
     with driver.running():
-        driver.run_tasks(PublishedStage("values", 9))
+        driver.run_stage("values", ())
         assert (len(launcher.began), len(launcher.alive)) == (11, 2)
     assert notes[-1] == "values tasks; 2 workers"
     assert sum("lost: killed by SIGKILL" in note for note in notes) == 9

@@ -20,7 +20,9 @@ def folder(tmp_path: Path) -> LeaseFolder:
 
 
 def test_a_lease_goes_from_hand_to_hand(folder: LeaseFolder) -> None:
-    assert folder.path.name == "removals-together"
+    assert folder.path.name == "removals-together-of-5"
+    assert LeaseFolder.find(folder.path.parents[2], "removals together") is not None
+    assert LeaseFolder.find(folder.path.parents[2], "removals") is None
     assert folder.read() == [Lease(number, 0, FREE) for number in range(5)]
     first = folder.read()[2]
     taken = folder.take(first, "a-1")

@@ -19,12 +19,13 @@ import torch
 from mining_killed import sentences, tables
 from mnemoscope.atlas import verify
 from mnemoscope.cluster.launchers import local_launcher
-from mnemoscope.cluster.run import FleetOptions, mine_with_workers
+from mnemoscope.cluster.run import mine_with_workers
 from mnemoscope.cluster.stages import TEXT
 from mnemoscope.cluster.status import run_status
 from mnemoscope.cluster.worker import work
 from mnemoscope.errors import AtlasBusy, AtlasNotFound, Interrupted, MiningError, OptionError, PartsDiffer, PlanDiffers
 from mnemoscope.foundation.files import write_json
+from mnemoscope.foundation.options.fleet_options import FleetOptions
 from mnemoscope.foundation.options.mining_options import MiningOptions
 from mnemoscope.mining import run_mining
 from mnemoscope.models.opening.handmade.models import WORDS
@@ -73,7 +74,7 @@ def assert_same(atlas: Path, alone: Path) -> None:
 
 def held(out: Path, name: str) -> list[Path]:
     """The pieces of the text that a worker has."""
-    return list((out / "work/leases" / TEXT).glob(f"*.{name}"))
+    return list((out / "work/leases").glob(f"{TEXT}-of-*/*.{name}"))
 
 
 def worker_processes(out: Path) -> dict[str, psutil.Process]:
@@ -162,7 +163,7 @@ def test_actors_of_ray_change_no_byte(text: Path, alone: Path, tmp_path: Path) -
 def test_stopped_and_killed_and_begun_again(text: Path, alone: Path, tmp_path: Path) -> None:
     """A worker by hand is told to end, a driver is interrupted, another one killed; the last finds what they left."""
     out = tmp_path / "atlas"
-    mine_with_workers(MODEL, str(text), out, OPTIONS, FleetOptions(), prepare=True)
+    mine_with_workers(MODEL, str(text), out, OPTIONS, FleetOptions(prepare=True))
     prepared = run_status(out)
     assert (prepared.state, prepared.done, prepared.workers) == ("mining", 0, [])
     by_hand = command("worker", str(out), "--text-only")
@@ -230,7 +231,7 @@ def test_workers_that_cannot_work_end_the_run_in_one_line(text: Path, tmp_path: 
 
 def test_a_worker_with_another_model_library_or_text_is_refused_by_name(text: Path, tmp_path: Path) -> None:
     out = tmp_path / "atlas"
-    mine_with_workers(MODEL, str(text), out, OPTIONS, FleetOptions(), prepare=True)
+    mine_with_workers(MODEL, str(text), out, OPTIONS, FleetOptions(prepare=True))
     with pytest.raises(PartsDiffer, match="builtin:pydocs is another model"):
         work(out, "w-1", model="builtin:pydocs")
     begun = out / "unfinished.json"

@@ -30,13 +30,22 @@ def functions() -> dict[str, Any]:
     return {name: getattr(ms, name) for name in ms.__all__ if inspect.isfunction(getattr(ms, name))}
 
 
-@pytest.mark.parametrize("name", [*functions(), *methods()])
-def test_every_parameter_is_explained(name: str) -> None:
-    public = (functions() | methods())[name]
-    said, _, arguments = inspect.getdoc(public).partition("\nArgs:\n")
+@pytest.mark.parametrize("name", functions())
+def test_every_argument_of_a_function_is_explained(name: str) -> None:
+    said, _, arguments = inspect.getdoc(functions()[name]).partition("\nArgs:\n")
     assert said.strip()
     explained = dict(re.findall(r"^ +(\w+): (\S.*)$", arguments, re.MULTILINE))
-    assert list(explained) == [one for one in inspect.signature(public).parameters if one != "self"]
+    assert list(explained) == list(inspect.signature(functions()[name]).parameters)
+
+
+@pytest.mark.parametrize("name", methods())
+def test_the_text_of_a_method_names_its_parameters(name: str) -> None:
+    """By their words, one or many: "of a layer", "some `columns`"."""
+    public = methods()[name]
+    text = (inspect.getdoc(public) or "").replace("memories", "memory")
+    for one in inspect.signature(public).parameters:
+        word = one.replace("memories", "memory").removesuffix("s")
+        assert one == "self" or re.search(rf"\b{word}s?\b", text, re.IGNORECASE), one
 
 
 @pytest.mark.parametrize("kind", CLASSES)

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from mnemoscope.atlas import Atlas, verify
 from mnemoscope.errors import Interrupted
-from mnemoscope.mining import extend, mine
+from mnemoscope.mining import extend, mine, steps
 from mnemoscope.models import LanguageModel, load_model
 from models.conftest import CASES, build
 
@@ -122,12 +122,15 @@ def assert_goes_on(
     asked: Any,
     step: str = "take",
 ) -> None:
-    """Stopped at its third step, `extend` leaves no table; again, it asks nothing twice and makes the same bytes."""
+    """Stopped at its third step, each of which is a piece, `extend` leaves no table; again, it asks nothing twice and
+    makes the same bytes.
+    """
 
     def made() -> dict[str, bytes]:
         return {name: data for name, data in tables_of(atlas).items() if name.startswith((f"{table}/", f"{table}."))}
 
     before = made()
+    monkeypatch.setattr(steps, "PIECE_TOKENS", 1)
     taken = stop_at_third(monkeypatch, asked, step=step)
     with pytest.raises(Interrupted):
         extend(atlas, model, [table], force=True, checkpoint_every=0)

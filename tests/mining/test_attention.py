@@ -178,7 +178,7 @@ def test_each_prefix_is_dealt_the_final_and_the_next_token_of_another(tmp_path: 
     model = tiny_model("gpt2")
     plan = MiningPlan.derive(MiningOptions(batch_tokens=8), model, corpus="by hand", validation=None)
     asked = AttentionPass(MiningRun(RunContext(tmp_path), model, plan))
-    run_piece(RunContext(tmp_path), asked.steps)
+    run_piece(RunContext(tmp_path), asked.steps, 0)
     join_pieces(RunContext(tmp_path), asked.steps)
     columns = asked.columns()
     assert columns["prefix"].tolist() == [0, 0, 1, 1, 2, 2]

@@ -13,6 +13,7 @@ import pytest
 from mining.conftest import WORDS, byte_tokenizer, odd_text, tiny_model
 from mining.reference import sentences_of
 from mnemoscope.corpus import open_source, prepare
+from mnemoscope.foundation.options.mining_options import MiningOptions
 from mnemoscope.mining import cost_estimate
 from mnemoscope.mining.cost_estimate import Cost, ExpectedText, Speeds, describe, estimate, expected_text, stage_seconds
 from mnemoscope.mining.plan.mining_plan import batch_order
@@ -47,7 +48,7 @@ def counts_of(model: LanguageModel, path: Path) -> Mapping[str, Any]:
 def test_a_small_text_is_counted_not_estimated(tmp_path: Path) -> None:
     model, path = tiny_model(), tmp_path / "text.txt"
     path.write_text(odd_text(100))
-    cost = estimate(model, path, split="line")
+    cost = estimate(model, path, MiningOptions(split="line"))
     assert cost.exact
     assert cost.mined_tokens == counts_of(model, path)["mined_tokens"]
     stages = ("text", "mining", "scales", "values", "roles", "removals", "predictions", "attention", "patterns")
@@ -61,17 +62,17 @@ def test_the_size_of_a_large_text_is_judged_by_its_bytes(tmp_path: Path, monkeyp
     model, path = tiny_model(), tmp_path / "text.txt"
     chance = random.Random(3)
     path.write_text("".join(" ".join(chance.choices(WORDS, k=chance.randint(4, 9))) + "\n" for _ in range(6_000)))
-    cost = estimate(model, path, split="line")
+    cost = estimate(model, path, MiningOptions(split="line"))
     assert not cost.exact
     assert cost.mined_tokens == pytest.approx(int(counts_of(model, path)["mined_tokens"]), rel=0.03)
-    assert estimate(model, path, split="line", max_tokens=700).mined_tokens == 700
+    assert estimate(model, path, MiningOptions(split="line", max_tokens=700)).mined_tokens == 700
 
 
 def test_the_state_grows_with_memories_and_signs_not_with_text(tmp_path: Path) -> None:
     def cost(name: str, lines: int) -> Cost:
         path = tmp_path / f"{lines}.txt"
         path.write_text(odd_text(lines))
-        return estimate(tiny_model(name), path, split="line")
+        return estimate(tiny_model(name), path, MiningOptions(split="line"))
 
     assert cost("gpt2-relu", 30).state_bytes == cost("gpt2-relu", 90).state_bytes
     # Of a trigger a coefficient, a sentence and a position; a histogram of 36 bins, and what is counted and added up.
@@ -92,17 +93,17 @@ COUNTS = {"read_whole": False, "sentences": 1_000, "tokens": 20_000, "mined_toke
     ids=["10 % of a small text", "4,000 of 40,000", "4,000 of 80,000", "2 % of a large text"],
 )
 def test_a_text_that_was_read_in_part_holds_out_what_the_rule_does(scale: float, held_out: int) -> None:
-    text = expected_text(COUNTS, 1_000, scale=scale, exact=False, max_tokens=None)
+    text = expected_text(COUNTS, 1_000, scale=scale, exact=False, most=None)
     assert text == ExpectedText(round(20_000 * scale) - 20 * held_out, 20.0, held_out)
-    capped = expected_text(COUNTS, 1_000, scale=scale, exact=False, max_tokens=5)
+    capped = expected_text(COUNTS, 1_000, scale=scale, exact=False, most=5)
     assert capped == ExpectedText(5, 20.0, held_out)
 
 
 def test_of_a_text_that_was_read_whole_the_counts_are_known() -> None:
     counts = {"read_whole": True, "sentences": 50, "tokens": 300, "mined_tokens": 251, "held_out_sentences": 8}
-    assert expected_text(counts, 50, scale=1.0, exact=True, max_tokens=None) == ExpectedText(251, 6.0, 8)
+    assert expected_text(counts, 50, scale=1.0, exact=True, most=None) == ExpectedText(251, 6.0, 8)
     # The caps leave out what is neither mined nor held out.
-    assert expected_text(counts, 50, scale=1.0, exact=False, max_tokens=None) == ExpectedText(252, 6.0, 8)
+    assert expected_text(counts, 50, scale=1.0, exact=False, most=None) == ExpectedText(252, 6.0, 8)
 
 
 def test_what_is_measured_is_shared_out_as_it_was_spent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +117,7 @@ def test_what_is_measured_is_shared_out_as_it_was_spent(tmp_path: Path, monkeypa
     lines = sentences_of(path.read_text().splitlines(), lambda line: [line], byte_tokenizer(), longest=model.longest)
     held_out, mean = sum(one.held_out for one in lines), sum(len(one.tokens) for one in lines) / len(lines)
     assert 0 < held_out < len(lines)
-    cost = estimate(model, path, split="line")
+    cost = estimate(model, path, MiningOptions(split="line"))
     # Reading takes 1 second; of two batches, of two lengths of lines, the beginning is looked at, and not the end; then
     # the first takes 5 with histogram and the second 7 without. 128 streams take 9, one layer's values 11.
     mined = [len(one.tokens) for one in lines if not one.held_out]

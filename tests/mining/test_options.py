@@ -72,7 +72,18 @@ def test_mine_spells_every_option_out_and_hands_it_on(monkeypatch: pytest.Monkey
     mine("m", "c", out="a")
     # A field of ids does not go with a text field of another name than usual.
     given = {"layers": "0", "part": "1/2", "removals": 3, "checkpoint_every": 5.0, "sample": 0.5, "max_memory": "2GiB"}
-    given["text_field"] = "text"
+    given |= {"text_field": "text", "split": "line", "per_sentence": "all", "dtype": "float16", "device": "cpu"}
+    numbers = (
+        "triggers",
+        "max_sentences",
+        "max_tokens",
+        "prefixes",
+        "neighbours",
+        "batch_tokens",
+        "seed",
+        "skip_bad_rows",
+    )
+    given |= {name: number for number, name in enumerate(numbers, 1)}
     given = {name: given.get(name, f"own {name}") for name in spelled if name != "dictionary"}
     mine("m", "c", out="a", dict="own dictionary", **given)
     told = [asdict(options) for options in taken]

@@ -105,7 +105,7 @@ def make_atlas(make: Callable[[Path], Opened], room: Path) -> tuple[Path, Opened
     # What is not said is looked up; whether code is trusted is no part of that.
     trusted = {"trust_remote_code": True} if "trust_remote_code" in opened.options else {}
     extend(out, **trusted)
-    fit_lenses(out, kinds=("ridge",), max_tokens=500, opening=ModelOptions(**trusted))
+    fit_lenses(out, kinds=("ridge",), max_tokens=500, **trusted)
     write_all(open_atlas(out))
     return room, opened
 

@@ -84,17 +84,19 @@ def plan() -> mining_plan.MiningPlan:
 )
 def test_numbers_of_a_plan_have_bounds(name: str, least: int, most: int | None, plan: mining_plan.MiningPlan) -> None:
     assert getattr(replace(plan, **{name: least}), name) == least
-    with pytest.raises(OptionError, match=f"^{name} must be at least {least}, not {least - 1}$"):
+    with pytest.raises(
+        OptionError, match=rf"^{name}={least - 1} is impossible; it must be {least} (or more|to {most})$"
+    ):
         replace(plan, **{name: least - 1})
     if most is not None:
         assert getattr(replace(plan, **{name: most}), name) == most
-        with pytest.raises(OptionError, match=f"^{name} must be at most {most}, not {most + 1}$"):
+        with pytest.raises(OptionError, match=f"^{name}={most + 1} is impossible; it must be {least} to {most}$"):
             replace(plan, **{name: most + 1})
 
 
 def test_triggers_come_one_or_all_of_a_sentence(plan: mining_plan.MiningPlan) -> None:
     assert [replace(plan, per_sentence=each).per_sentence for each in ("1", "all")] == ["1", "all"]
-    with pytest.raises(OptionError, match=r"^per_sentence must be 1 or all, not '2'$"):
+    with pytest.raises(OptionError, match=r"^per_sentence='2' is not known; choose one of 1, all$"):
         replace(plan, per_sentence="2")
 
 

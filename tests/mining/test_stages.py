@@ -17,14 +17,16 @@ from mnemoscope.atlas.manifest import MANIFEST, WORK
 from mnemoscope.corpus import open_source
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, MiningError
 from mnemoscope.foundation.options.mining_options import MiningOptions
-from mnemoscope.mining import mine
-from mnemoscope.mining.mining_run import MiningRun, read_note
+from mnemoscope.foundation.progress import ignore_progress
+from mnemoscope.mining import mine, steps
+from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.vectors.values import ValuePass
 from mnemoscope.mining.plan.mining_plan import MiningPlan
+from mnemoscope.mining.record import RunRecord
 from mnemoscope.mining.run_folder import RunInputs, settle_text
 from mnemoscope.mining.sealing import model_facts, seal_run
 from mnemoscope.mining.stages import STAGES as EVERY_STAGE
-from mnemoscope.mining.stages import run_unit
+from mnemoscope.mining.stages import run_stages, run_unit
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
 from mnemoscope.mining.text.state import MiningState, StateShape
 from mnemoscope.mining.text_pass import read_text
@@ -62,16 +64,15 @@ class Run:
         shape = StateShape.of(model, keep=self.plan.triggers, layers=self.plan.layers, random=self.plan.random_seed)
         MiningState(shape).save(self.empty, plan=self.plan.hash())
 
-    def worker(self, of: int, *, plan: MiningPlan | None = None) -> MiningRun:
-        states = [self.state, *([self.empty] if self.empty else [])]
-        return MiningRun(RunContext(self.folder), self.model, plan or self.plan, states, self.copy, pieces=of)
+    def worker(self, name: str = "w") -> MiningRun:
+        return MiningRun(RunContext(self.folder), self.model, self.plan, [self.state, self.empty], self.copy, name=name)
 
-    def do(self, stages: Sequence[str], of: int, *, seed: int = 0) -> None:
+    def do(self, stages: Sequence[str], *, seed: int = 0) -> None:
         """Every task at least once, some twice, in chance order within their stage, by three workers in turn."""
-        chance, workers = random.Random(seed), [self.worker(of) for _ in range(3)]
+        chance, workers = random.Random(seed), [self.worker(f"w-{number}") for number in range(3)]
         for stage in stages:
-            units = list(range(STAGES[stage].count(len(self.plan.layers), of)))
-            units += chance.choices(units, k=2)
+            units = list(range(STAGES[stage].count(workers[0])))
+            units += chance.choices(units or [0], k=2 if units else 0)
             chance.shuffle(units)
             for number, unit in enumerate(units):
                 run_unit(workers[number % 3], STAGES[stage], unit)
@@ -103,24 +104,35 @@ def run(dense: LanguageModel, text: Path, tmp_path: Path) -> Run:
 
 @pytest.mark.fast(0, full=3)
 @pytest.mark.parametrize(
-    ("make", "of", "options"),
+    ("make", "tokens", "options"),
     [
-        (lambda _: tiny_model("gpt2"), 1, {"per_sentence": "all"}),
-        (lambda _: tiny_model("gpt2-relu"), 3, {"prefixes": 0, "layers": "1"}),
-        (lambda _: tiny_model("llama"), 3, {}),
-        (lambda _: tiny_model("llama"), 25, {"removals": 0}),
-        (lambda _: mixture(), 4, {}),
-        (lambda folder: load_model(write(folder / "model", args_of(KINDS["tied"]), weights_of(KINDS["tied"]))), 2, {}),
+        (lambda _: tiny_model("gpt2"), 10**6, {"per_sentence": "all"}),
+        (lambda _: tiny_model("gpt2-relu"), 300, {"prefixes": 0, "layers": "1"}),
+        (lambda _: tiny_model("llama"), 300, {}),
+        (lambda _: tiny_model("llama"), 1, {"removals": 0}),
+        (lambda _: mixture(), 200, {}),
+        (
+            lambda folder: load_model(write(folder / "model", args_of(KINDS["tied"]), weights_of(KINDS["tied"]))),
+            400,
+            {},
+        ),
     ],
-    ids=["signed", "relu, no prefixes, one layer", "gated", "more pieces than steps", "experts", "adaptive softmax"],
+    ids=["signed", "relu, no prefixes, one layer", "gated", "a piece for each step", "experts", "adaptive softmax"],
 )
 def test_tasks_in_any_order_make_the_bytes_of_one_run(
-    make: Callable[[Path], LanguageModel], of: int, options: dict[str, Any], text: Path, tmp_path: Path
+    make: Callable[[Path], LanguageModel],
+    tokens: int,
+    options: dict[str, Any],
+    text: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Also where pieces are of another size."""
     model = make(tmp_path)
     whole = mine(model, text, out=tmp_path / "whole", **{**OPTIONS, **options})
+    monkeypatch.setattr(steps, "PIECE_TOKENS", tokens)
     one = Run(model, text, tmp_path / "run", **options)
-    one.do(NAMES, of, seed=of)
+    one.do(NAMES, seed=tokens)
     one.seal()
     assert_same_atlas(one.folder, whole)
     assert verify(one.folder) == []
@@ -131,33 +143,33 @@ def test_tasks_in_any_order_make_the_bytes_of_one_run(
 
 @pytest.mark.full
 def test_who_wakes_up_in_a_stage_that_is_over_changes_nothing(run: Run) -> None:
-    late = {stage: run.worker(3) for stage in NAMES}
+    late = {stage: run.worker("late") for stage in NAMES}
     for stage in NAMES:
-        for number in range(STAGES[stage].count(len(run.plan.layers), 3)):
+        for number in range(STAGES[stage].count(late[stage])):
             run_unit(late[stage], STAGES[stage], number)
     made = tables_of(run.folder)
     for stage in NAMES:
-        for worker in (late[stage], run.worker(3)):
+        for worker in (late[stage], run.worker()):
             run_unit(worker, STAGES[stage], 0)
         assert tables_of(run.folder) == made, stage
     (run.folder / "values/layer-000.parquet").unlink()
-    run_unit(run.worker(3), STAGES["values"], 0)
+    run_unit(run.worker(), STAGES["values"], 0)
     assert tables_of(run.folder) == made
 
 
 @pytest.mark.full
 def test_who_was_held_up_in_the_values_changes_no_sealed_atlas(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """One worker is frozen while it makes values; all others come to the end, and then it goes on."""
-    compute, frozen = ValuePass.columns, run.worker(2)
+    compute, frozen = ValuePass.columns, run.worker("frozen")
 
     def wait(*what: Any, **options: Any) -> dict[str, Any]:
         monkeypatch.setattr(ValuePass, "columns", compute)
         found = compute(*what, **options)
-        run.do(AFTER_TABLES, 2)
+        run.do(AFTER_TABLES)
         run.seal()
         return found
 
-    run.do(NAMES[:5], 2)
+    run.do(NAMES[:5])
     monkeypatch.setattr(ValuePass, "columns", wait)
     run_unit(frozen, STAGES["values"], 0)
     assert verify(run.folder) == []
@@ -166,51 +178,35 @@ def test_who_was_held_up_in_the_values_changes_no_sealed_atlas(run: Run, monkeyp
 
 @pytest.mark.full
 def test_what_another_plan_left_is_not_believed(dense: LanguageModel, text: Path, tmp_path: Path) -> None:
-    old = Run(dense, text, tmp_path / "run", seed=1)
-    old.do(NAMES, 2)
-    kept = {path.name: path for path in (tmp_path / "run" / WORK).iterdir() if path.is_file()}
-    new = Run(dense, text, tmp_path / "new")
-    kept.pop(old.empty.name)
-    for name, path in kept.items():
-        shutil.copyfile(path, new.folder / WORK / ("other.safetensors" if name == new.state.name else name))
-    with pytest.raises(MiningError, match=r"stage scales .*scales\.json"):
-        read_note(new.folder / WORK, "scales", new.plan)
-    with pytest.raises(MiningError, match="list of prefixes is missing"):
-        run_unit(new.worker(2), STAGES["predictions"], 0)
-    with pytest.raises(AtlasDamaged, match="merged-000"):
-        run_unit(new.worker(2), STAGES["tables"], 0)
-    new.do(("merging", "text tables", "tables"), 2)
-    with pytest.raises(MiningError, match="table of layer 0's values is missing"):
-        run_unit(new.worker(2), STAGES["predictions"], 0)
-    with pytest.raises(MiningError, match="piece 1 of 2 of the removals"):
-        run_unit(new.worker(2), STAGES["removals together"], 0)
-    with pytest.raises(MiningError, match="list of prefixes is missing"):
-        run_unit(new.worker(2, plan=old.plan), STAGES["predictions"], 0)
-    new.state = new.folder / WORK / "other.safetensors"
-    with pytest.raises(AtlasDamaged, match="not a saved state of this plan"):
-        run_unit(new.worker(2), STAGES["merging"], 0)
-    new.state = new.folder / WORK / "read.safetensors"
-    new.do(AFTER_TABLES, 2)
+    old, new = Run(dense, text, tmp_path / "run", seed=1), Run(dense, text, tmp_path / "new")
+    RunRecord(old.folder, old.plan.hash()).take_up(ignore_progress)
+    run_stages(old.worker(), STAGES.values())
+    without = shutil.ignore_patterns("text", "read.safetensors", "empty.safetensors", "unfinished.json")
+    shutil.copytree(old.folder, new.folder, ignore=without, dirs_exist_ok=True)
+    RunRecord(new.folder, new.plan.hash()).take_up(ignore_progress)
+    run_stages(new.worker(), STAGES.values())
     new.seal()
     assert_same_atlas(new.folder, mine(dense, text, out=tmp_path / "whole", **OPTIONS))
+    fresh = Run(dense, text, tmp_path / "fresh")
+    fresh.state = tmp_path / "run" / WORK / old.state.name
+    with pytest.raises(AtlasDamaged, match="not a saved state of this plan"):
+        run_unit(fresh.worker(), STAGES["merging"], 0)
 
 
 @pytest.mark.full
 def test_what_is_not_made_yet_is_an_error(run: Run) -> None:
-    with pytest.raises(MiningError, match="stage tables has no task 2, only 2"):
-        run_unit(run.worker(1), STAGES["tables"], 2)
     with pytest.raises(MiningError, match="the tokenized text, which was not given"):
         run_unit(MiningRun(RunContext(run.folder), run.model, run.plan, [run.state]), STAGES["text tables"], 0)
     with pytest.raises(MiningError, match=r"stage text .*text\.json"):
         run.seal()
-    run.do(NAMES[:-2], 2)
+    run.do(NAMES[:-2])
     with pytest.raises(AtlasUnfinished, match=r"pattern-words\.json"):
-        run_unit(run.worker(2), STAGES["patterns"], 1)
-    run_unit(run.worker(2), STAGES["pattern words"], 0)
-    run_unit(run.worker(2), STAGES["patterns"], 1)
+        run_unit(run.worker(), STAGES["patterns"], 1)
+    run_unit(run.worker(), STAGES["pattern words"], 0)
+    run_unit(run.worker(), STAGES["patterns"], 1)
     with pytest.raises(AtlasUnfinished, match=r"patterns of layer 0 are missing"):
         run.seal()
-    run_unit(run.worker(2), STAGES["patterns"], 0)
+    run_unit(run.worker(), STAGES["patterns"], 0)
     run.seal(keep_work=True)
     assert verify(run.folder) == []
     assert (run.folder / WORK / "patterns-000.parquet").is_file()

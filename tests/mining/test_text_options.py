@@ -66,7 +66,7 @@ def test_without_a_beginning_token_a_model_is_read_as_one_that_has_none(folder: 
     assert triggers(asked)["position"].min() == 1
     manifest = open_atlas(asked).manifest
     assert (manifest.plan["beginning"], manifest.model.beginning.kind) == ("none", "none")
-    assert model_words(manifest, otherwise="") == f"{folder.name} --beginning none"
+    assert model_words(manifest.plan) == f"{folder.name} --beginning none"
     ms.extend(asked, tables=["width"])  # opens the model as the plan says
 
 

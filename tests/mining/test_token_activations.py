@@ -18,7 +18,7 @@ from mining.reference import Reference
 from mining.reference_passes import distinct
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.errors import AtlasUnfinished, Interrupted, NotFinite
-from mnemoscope.mining import mine
+from mnemoscope.mining import mine, steps
 from mnemoscope.mining.passes import removals
 from mnemoscope.mining.passes.token_activations import TokenActivationPass
 from mnemoscope.models import LanguageModel, load_model
@@ -107,6 +107,7 @@ def test_mined_and_added_later_are_the_same(gated: tuple[LanguageModel, Path], t
 def test_stopped_and_gone_on_with_gives_the_same_bytes(gated: Any, tmp_path: Path, monkeypatch: Any) -> None:
     model, whole = gated
     text, out = whole.path.parent / "text.txt", tmp_path / "atlas"
+    monkeypatch.setattr(steps, "PIECE_TOKENS", 1)
     taken = stop_at_third(monkeypatch, TokenActivationPass)
     for _ in range(2):
         try:

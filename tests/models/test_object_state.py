@@ -1,4 +1,4 @@
-"""A model in memory that its owner changes: what is kept of it follows, or the use is refused in one line."""
+"""A model in memory that its owner changes: its use is refused in one line until it is loaded again."""
 
 import copy
 import gc
@@ -18,9 +18,7 @@ from mining.conftest import odd_text
 from mnemoscope.errors import ModelChanged, PartsDiffer
 from mnemoscope.mining import merge, mine
 from mnemoscope.models import LanguageModel, language_model, load_model, read_coefficients
-from mnemoscope.models.object_state import ObjectState, at_rest
-from mnemoscope.models.readout.read_directions import read_directions
-from mnemoscope.models.readout.token_logits import head_mean
+from mnemoscope.models.object_state import NetworkGuard, at_rest
 from mnemoscope.tracing import intervene, trace
 from mnemoscope.tracing.predictions import generate
 from mnemoscope.tracing.scoring.scores import value_norms
@@ -45,14 +43,15 @@ def add_in_place(network: Any) -> None:
             block.mlp.c_proj.weight += 0.3
 
 
-def add_by_data(network: Any) -> None:
-    for block in network.transformer.h:
-        block.mlp.c_proj.weight.data += torch.randn_like(block.mlp.c_proj.weight)
-
-
 def put_others(network: Any) -> None:
     last = network.transformer.h[1].mlp.c_proj
     last.weight = nn.Parameter(torch.randn_like(last.weight))
+
+
+def put_others_twice(network: Any) -> None:
+    """The second may lie where the first one of all lay."""
+    for _ in range(2):
+        put_others(network)
 
 
 def put_another_module(network: Any) -> None:
@@ -62,85 +61,99 @@ def put_another_module(network: Any) -> None:
 def activate_otherwise(network: Any) -> None:
     for block in network.transformer.h:
         block.mlp.act = nn.GELU()
-    network.config.activation_function = "gelu"
 
 
-CHANGES = (add_in_place, add_by_data, put_others, put_another_module, activate_otherwise, nn.Module.double)
+def embed_otherwise(network: Any) -> None:
+    embed = network.transformer.wte.forward
+    network.transformer.wte.forward = lambda ids: 2 * embed(ids)
 
 
-def known(model: LanguageModel) -> dict[str, Any]:
-    """What is kept of a model, all of it asked for."""
-    text = str(trace(model, PROMPT))
-    return {
-        "fingerprint": model.fingerprint,
-        "text": text,
-        "logits": model.logits(IDS),
-        "values": model.values(1).clone(),
-        "mean": head_mean(model),
-        "norm": value_norms(model, 1),
-        "reads": read_directions(model, 1),
-        "proof": model.proof,
-        "dtype": model.dtype,
-    }
+def train_a_step(network: Any) -> None:
+    network.requires_grad_(True)
+    network(IDS, labels=IDS).loss.backward()
+    torch.optim.SGD(network.parameters(), lr=0.1).step()
+
+
+CHANGES: dict[Callable[[Any], object], str] = {
+    add_in_place: "weights",
+    train_a_step: "weights",
+    put_others: "weights",
+    put_others_twice: "weights",
+    put_another_module: "weights",
+    nn.Module.double: "weights",
+    activate_otherwise: "modules or configuration",
+    embed_otherwise: "modules or configuration",
+}
+
+
+def set_to_zero(model: LanguageModel) -> None:
+    with intervene(model, ["L0.M1=0"]):
+        pass
+
+
+USES: dict[str, Callable[[LanguageModel], object]] = {
+    "trace": lambda model: trace(model, PROMPT),
+    "logits": lambda model: model.logits(IDS),
+    "values": lambda model: model.values(1),
+    "scores": lambda model: model.scores(torch.ones(1, model.sizes.hidden), projection="gain"),
+    "intervene": set_to_zero,
+    "coefficients": lambda model: model.coefficients(PROMPT),
+}
 
 
 @pytest.mark.fast(3)
 @pytest.mark.parametrize("change", CHANGES)
-def test_after_a_change_all_that_is_kept_is_what_a_model_loaded_anew_has(
-    change: Callable[[Any], None], network: Any
+def test_after_a_change_every_use_is_refused_and_the_network_can_be_loaded_again(
+    change: Callable[[Any], object], network: Any
 ) -> None:
     model = load(network)
-    before = known(model)
+    for use in USES.values():
+        use(load(build("gpt2-relu")))  # none of them fails by itself
+    trace(model, PROMPT)
     torch.manual_seed(0)
     change(network)
-    now, anew = known(model), known(load(network))
-    assert now["fingerprint"] != before["fingerprint"]
-    for name, value in anew.items():
-        same = torch.equal(value, now[name]) if isinstance(value, torch.Tensor) else value == now[name]
-        assert same, name
+    for use in USES.values():
+        with pytest.raises(ModelChanged) as caught:
+            use(model)
+        assert str(caught.value).startswith(f"the {CHANGES[change]} of memory:GPT2LMHeadModel were changed after it")
+        assert "\n" not in str(caught.value)
+    assert load(network).fingerprint != model.fingerprint or change is embed_otherwise
+    assert trace(load(network), PROMPT).fingerprint == load(network).fingerprint
 
 
-def test_what_is_not_changed_is_not_proved_again(network: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_changed_stays_in_use(network: Any, tmp_path: Path) -> None:
     model = load(network)
-    proof, norms = model.proof, value_norms(model, 1)
-    known(model)
+    norms = value_norms(model, 1)
     network.transformer.h[0].mlp.c_fc.weight.requires_grad_(True)
     network.train().eval()
-    known(model)
-    assert model.proof is proof
+    with torch.no_grad():
+        network(IDS)
+    network.requires_grad_(True)
+    network(IDS, labels=IDS).loss.backward()
+    network.save_pretrained(tmp_path)  # which notes its class and dtype in the configuration
+    trace(model, PROMPT)
     assert value_norms(model, 1) is norms
 
 
-def test_a_change_that_breaks_the_model_is_told_at_every_use_until_it_is_mended(network: Any) -> None:
-    model = load(network)
-    weight, mark = network.transformer.h[0].mlp.c_proj.weight, model.fingerprint
-    kept = weight.detach().clone()
-    with torch.no_grad():
-        weight.fill_(torch.nan)
-    for _ in range(2):
-        with pytest.raises(Exception, match="NaN or infinite") as caught:
-            model.logits(IDS)
-        assert "\n" not in str(caught.value)
-    with torch.no_grad():
-        weight.copy_(kept)
-    assert model.fingerprint == mark
-
-
-def test_adapters_that_are_switched_or_off_count_as_they_are_now() -> None:
+def test_adapters_that_are_switched_off_merged_or_others_are_refused() -> None:
     network = adapted("llama")
     torch.manual_seed(2)
     network.add_adapter("second", peft.LoraConfig(r=2, target_modules=["down_proj"], init_lora_weights=False))
     model = load(network)
-    first, values = model.fingerprint, model.values(0).clone()
-    with network.disable_adapter():
-        assert model.fingerprint == load(network).fingerprint != first
-    assert model.fingerprint == first
+    values = model.values(0).clone()
+    with network.disable_adapter(), pytest.raises(ModelChanged, match=r"^the adapters of .* were changed"):
+        model.values(0)
+    assert torch.equal(model.values(0), values)  # it is what was loaded again
     network.set_adapter("second")
-    assert not torch.equal(model.values(0), values)
-    assert model.fingerprint == load(network).fingerprint != first
-    assert model.spec.endswith("+second")
+    with pytest.raises(ModelChanged, match=r"^the adapters of"):
+        trace(model, PROMPT)
+    second = load(network)
+    assert second.fingerprint != model.fingerprint
+    assert second.spec.endswith("+second")
     network.merge_adapter()
-    assert model.fingerprint == load(network).fingerprint
+    with pytest.raises(ModelChanged, match=r"^the adapters of"):
+        second.values(0)
+    assert torch.allclose(load(network).values(0), second.anatomy.layers[0].ffn.values(), atol=1e-5)
 
 
 IN_PLACE: dict[str, Callable[[Any], object]] = {
@@ -153,7 +166,7 @@ IN_PLACE: dict[str, Callable[[Any], object]] = {
 
 
 @pytest.mark.parametrize("change", IN_PLACE)
-def test_what_peft_changes_in_place_counts_as_it_is_now(change: str) -> None:
+def test_what_peft_changes_in_place_is_refused_and_is_another_model(change: str) -> None:
     network = adapted("llama")
     torch.manual_seed(2)
     network.add_adapter("second", peft.LoraConfig(r=2, target_modules=["down_proj"], init_lora_weights=False))
@@ -163,40 +176,47 @@ def test_what_peft_changes_in_place_counts_as_it_is_now(change: str) -> None:
         if change == "filled":
             down.scaling["default"] = torch.tensor(down.scaling["default"])
     model = load(network)
-    mark, values = model.fingerprint, model.values(1).clone()
+    values = model.values(1).clone()
     for down in maps:
         IN_PLACE[change](down)
-    assert model.fingerprint == load(network).fingerprint != mark
-    assert not torch.equal(model.values(1), values)
+    with pytest.raises(ModelChanged, match=r"^the adapters of"):
+        model.values(1)
+    now = load(network)
+    assert now.fingerprint != model.fingerprint
+    assert not torch.equal(now.values(1), values)
     [active] = {tuple(down.active_adapters) for down in maps}
     by_hand = maps[1].base_layer.weight + sum(
         float(maps[1].scaling[name]) * maps[1].lora_B[name].weight @ maps[1].lora_A[name].weight for name in active
     )
-    torch.testing.assert_close(model.values(1), by_hand.T.detach(), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(now.values(1), by_hand.T.detach(), atol=1e-5, rtol=1e-4)
 
 
 def test_the_strength_of_an_adapter_of_another_name_is_part_of_the_model() -> None:
     config = peft.FourierFTConfig(n_frequency=9, scaling=150.0, target_modules=["down_proj"], init_weights=False)
     network = peft.get_peft_model(build("llama"), config).eval()
     model = load(network)
-    mark, values = model.fingerprint, model.values(1).clone()
+    values = model.values(1).clone()
     network.get_base_model().model.layers[1].mlp.down_proj.fourierft_scaling["default"] = 300.0
-    assert model.fingerprint == load(network).fingerprint != mark
-    assert not torch.equal(model.values(1), values)
+    with pytest.raises(ModelChanged, match=r"^the adapters of"):
+        model.values(1)
+    now = load(network)
+    assert now.fingerprint != model.fingerprint
+    assert not torch.equal(now.values(1), values)
 
 
 def test_the_state_of_a_network_shares_nothing_with_it(network: Any) -> None:
     """What is kept is what was: each part of the state, changed in place, differs from itself before."""
     network.transformer.config = copy.deepcopy(network.config)  # some families give their parts copies
     network.generation_config.eos_token_id = [0]
-    state = ObjectState.of(network)
-    assert not state.difference(ObjectState.of(network), busy=False)
+    guard = NetworkGuard(network, spec="it", rows=280)
+    guard.check()
     for change, undo in (
         (lambda: network.transformer.config.update({"n_positions": 9}), {"n_positions": network.config.n_positions}),
         (lambda: network.generation_config.eos_token_id.append(1), None),
     ):
         change()
-        assert state.difference(ObjectState.of(network), busy=False) == "modules or configuration"
+        with pytest.raises(ModelChanged, match=r"^the modules or configuration of it were changed"):
+            guard.check()
         if undo is not None:
             network.transformer.config.update(undo)
 
@@ -210,13 +230,13 @@ def test_a_forward_in_the_place_of_a_freed_one_is_another(network: Any) -> None:
 
     embed.forward = times(2.0)
     model = load(network)
-    proof, number = model.proof, id(embed.forward)
+    number = id(embed.forward)
     del embed.forward
     gc.collect()
     others = [times(3.0) for _ in range(9_999)]
     embed.forward = next((one for one in others if id(one) == number), others[0])
-    assert model.logits(IDS).isfinite().all()
-    assert model.proof is not proof
+    with pytest.raises(ModelChanged, match=r"^the modules or configuration of"):
+        model.logits(IDS)
 
 
 def test_a_model_stays_one_when_its_class_is_imported_anew(network: Any) -> None:
@@ -239,6 +259,7 @@ def test_parts_of_an_edited_and_an_unedited_model_are_not_merged(network: Any, t
     parts = [tmp_path / "1", tmp_path / "2"]
     mine(model, tmp_path / "text.txt", out=parts[0], part="1/2", **MINING)
     add_in_place(network)
+    model = load(network)
     mine(model, tmp_path / "text.txt", out=parts[1], part="2/2", **MINING)
     with pytest.raises(PartsDiffer, match="model fingerprint differ"):
         merge(tmp_path / "whole", parts, model=model)
@@ -249,30 +270,33 @@ def test_a_change_while_it_is_mined_ends_in_no_atlas(network: Any, tmp_path: Pat
 
     def change_late(stage: str, *_: Any) -> None:
         if stage == "values":
-            add_by_data(network)
+            add_in_place(network)
 
-    with pytest.raises(ModelChanged, match=r"^the weights of memory:GPT2LMHeadModel were changed while it was in use"):
+    with pytest.raises(ModelChanged, match=r"^the weights of memory:GPT2LMHeadModel were changed after it was loaded"):
         mine(load(network), tmp_path / "text.txt", out=tmp_path / "atlas", progress=change_late, **MINING)
     assert not (tmp_path / "atlas" / "manifest.json").exists()
 
 
-def test_a_change_within_a_block_that_reads_is_refused_by_what_runs_inside(network: Any) -> None:
+def test_a_change_within_a_block_is_refused_where_the_block_ends(network: Any) -> None:
     model = load(network)
-    with intervene(model, ["L0.M1=0"]):
-        trace(model, PROMPT)
-        add_in_place(network)
-        with pytest.raises(ModelChanged, match="were changed while it was in use; change them between runs"):
+
+    def change_inside() -> None:
+        with intervene(model, ["L0.M1=0"]):
             trace(model, PROMPT)
-    assert str(trace(model, PROMPT)) == str(trace(load(network), PROMPT))
+            add_in_place(network)
+
+    with pytest.raises(ModelChanged, match="were changed after it was loaded"):
+        change_inside()
+    with pytest.raises(ModelChanged), model.in_use():
+        pass
 
 
-def test_a_continuation_goes_on_with_the_model_as_it_is_now(network: Any) -> None:
-    model = load(network)
-    steps = generate(model, PROMPT, tokens=2)
-    first = next(steps)
+def test_a_continuation_of_a_changed_model_is_refused(network: Any) -> None:
+    steps = generate(load(network), PROMPT, tokens=2)
+    next(steps)
     put_others(network)
-    second, written = next(steps), list(generate(load(network), PROMPT + first.token.text, tokens=1))
-    assert second.probability == pytest.approx(written[0].probability)
+    with pytest.raises(ModelChanged):
+        next(steps)
 
 
 @contextmanager
@@ -335,15 +359,27 @@ def test_the_last_of_several_threads_puts_flags_back(network: Any) -> None:
     assert (seen, network.training) == ([False], True)
 
 
-def test_threads_share_a_model_and_one_change(network: Any) -> None:
+def test_threads_share_a_model(network: Any) -> None:
     model, found = load(network), []
+
+    def use() -> None:
+        try:
+            found.append(str(trace(model, PROMPT)))
+        except ModelChanged:
+            found.append("changed")
+
+    def in_threads() -> list[str]:
+        found.clear()
+        threads = [Thread(target=use) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        return found
+
+    assert in_threads() == [str(trace(model, PROMPT))] * 4
     add_in_place(network)
-    threads = [Thread(target=lambda: found.append(str(trace(model, PROMPT)))) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert found == [str(trace(load(network), PROMPT))] * 4
+    assert in_threads() == ["changed"] * 4
 
 
 def test_models_of_one_network_take_turns(network: Any) -> None:
@@ -351,9 +387,6 @@ def test_models_of_one_network_take_turns(network: Any) -> None:
     first, second, other = load(network), load(network), load(build("gpt2-relu"))
     assert first.lock is second.lock
     assert first.lock is not other.lock
-    add_in_place(network)
-    assert first.fingerprint == second.fingerprint
-    assert first.lock is second.lock
 
 
 def steer(module: nn.Module, given: Any, output: Any) -> Any:
@@ -370,7 +403,9 @@ def test_a_hook_that_changes_numbers_is_refused_and_one_that_watches_is_not(wher
     watching.remove()
     hook = network.get_submodule(where).register_forward_hook(steer)
     for _ in range(2):
-        with pytest.raises(ModelChanged, match=rf"^hooks that were set after loading \(on '{where}'\) change what the"):
+        with pytest.raises(
+            ModelChanged, match=rf"^hooks that were set or removed after loading \(on '{where}'\) change"
+        ):
             trace(model, PROMPT)
     with pytest.raises(ModelChanged), intervene(model, ["L0.M1=0"]):
         pass
@@ -385,20 +420,19 @@ def test_a_hook_that_changes_numbers_is_refused_and_one_that_watches_is_not(wher
         everywhere.remove()
 
 
-def test_a_forward_that_is_put_in_place_of_a_modules_own_is_read_anew(network: Any) -> None:
+def test_a_hook_that_was_there_when_the_model_was_loaded_must_stay(network: Any) -> None:
+    hook = network.transformer.wte.register_forward_hook(steer)
     model = load(network)
-    before = model.logits(IDS)
-    embed = network.transformer.wte.forward
-    network.transformer.wte.forward = lambda ids: 2 * embed(ids)
-    assert str(trace(model, PROMPT)) == str(trace(load(network), PROMPT))
-    del network.transformer.wte.forward
-    assert torch.equal(model.logits(IDS), before)
+    trace(model, PROMPT)
+    hook.remove()
+    with pytest.raises(ModelChanged, match=r"^hooks that were set or removed"):
+        trace(model, PROMPT)
 
 
 def test_the_network_of_a_model_by_name_or_a_copy_must_stay_as_it_is(network: Any) -> None:
     for model in (load_model("handmade:planted"), load_model(network, tokenizer="ids", dtype="bfloat16")):
         inside = model.anatomy.model
-        assert model.fingerprint
+        model.values(0)
         with torch.no_grad():
             next(inside.parameters()).add_(1)
         with pytest.raises(ModelChanged, match=r"^the weights of .* were changed after it was loaded"):
@@ -406,7 +440,8 @@ def test_the_network_of_a_model_by_name_or_a_copy_must_stay_as_it_is(network: An
     assert load(network).fingerprint == load(build("gpt2-relu")).fingerprint  # a copy is no part of it
 
 
-def test_weights_of_inference_mode_and_views_are_compared(network: Any) -> None:
+def test_weights_of_inference_mode_can_be_used(network: Any) -> None:
+    """They have no version, but a place."""
     with torch.inference_mode():
         held = copy.deepcopy(network)
         for module in held.modules():
@@ -415,18 +450,10 @@ def test_weights_of_inference_mode_and_views_are_compared(network: Any) -> None:
                     module._parameters[name] = nn.Parameter(weight.clone(), requires_grad=False)
     assert held.transformer.h[0].ln_1.weight.is_inference()
     model = load(held)
-    mark, values = model.fingerprint, model.values(1).clone()
-    assert torch.equal(model.values(1), values)
-    with torch.inference_mode():
-        held.transformer.h[1].mlp.c_proj.weight += 1
-    assert not torch.equal(model.values(1), values)
-    assert model.fingerprint == load(held).fingerprint != mark
-    slanted = nn.Linear(6, 5)
-    slanted.weight = nn.Parameter(torch.randn(6, 5).T)
-    before = ObjectState.of(slanted)
-    assert not before.difference(ObjectState.of(slanted), busy=False)
-    slanted.weight.data += 1
-    assert before.difference(ObjectState.of(slanted), busy=False) == "weights"
+    assert torch.equal(model.values(1), model.values(1))
+    put_others(held)
+    with pytest.raises(ModelChanged):
+        model.values(1)
 
 
 def test_no_cycle_keeps_a_model_that_nobody_has(network: Any) -> None:

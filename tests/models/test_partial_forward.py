@@ -72,11 +72,11 @@ def test_the_stream_that_is_given_is_the_one_that_enters(name: str, tokenizer: A
 @pytest.mark.parametrize("why", ["replaced", "spread", "needs what was below", "gives more than the stream"])
 def test_a_model_that_cannot_begin_in_the_middle_is_run_whole(why: str, tokenizer: Any) -> None:
     hf = build("bloom" if why == "gives more than the stream" else "gpt2")
-    model = load_model(hf, tokenizer=tokenizer)
     lower, upper = hf.transformer.h
     if why == "replaced":
         upper.forward = upper.forward
-    elif why == "spread":
+    model = load_model(hf, tokenizer=tokenizer)
+    if why == "spread":
         lower._hf_hook = object()
     elif why == "needs what was below":
         noted: list[int] = []

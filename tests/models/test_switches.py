@@ -34,41 +34,18 @@ def _functions(name: str, other: Any, held: Any) -> Switch:
     return getattr(torch, f"get_{name}"), getattr(torch, f"set_{name}"), other, held
 
 
-def _kernel(kind: str) -> Switch:
-    return getattr(cuda, f"{kind}_sdp_enabled"), getattr(cuda, f"enable_{kind}_sdp"), False, True
-
-
-def _flushes() -> bool:
-    return torch.full((), 1e-40, dtype=torch.float32, device="cpu").mul(0.5).item() == 0
-
-
 cuda, cudnn, mkldnn = torch.backends.cuda, torch.backends.cudnn, torch.backends.mkldnn
 SWITCHES: dict[str, Switch] = {
     "torch.set_float32_matmul_precision": _functions("float32_matmul_precision", "medium", "highest"),
     "torch.backends.fp32_precision": _attribute(torch.backends, "fp32_precision", "tf32", "ieee"),
     "torch.backends.cudnn.fp32_precision": _attribute(cudnn, "fp32_precision", "tf32", "ieee"),
     "torch.backends.cudnn.conv.fp32_precision": _attribute(cudnn.conv, "fp32_precision", "none", "ieee"),
-    "torch.backends.cudnn.rnn.fp32_precision": _attribute(cudnn.rnn, "fp32_precision", "none", "ieee"),
     "torch.backends.cuda.matmul.fp32_precision": _attribute(cuda.matmul, "fp32_precision", "tf32", "ieee"),
     "torch.backends.cuda.matmul.allow_tf32": _attribute(cuda.matmul, "allow_tf32", True, False),
     "torch.backends.mkldnn.matmul.fp32_precision": _attribute(mkldnn.matmul, "fp32_precision", "bf16", "ieee"),
     "torch.backends.mkldnn.conv.fp32_precision": _attribute(mkldnn.conv, "fp32_precision", "bf16", "ieee"),
-    "torch.backends.mkldnn.rnn.fp32_precision": _attribute(mkldnn.rnn, "fp32_precision", "bf16", "ieee"),
-    "torch.backends.mkldnn.enabled": _attribute(mkldnn, "enabled", False, True),
-    **{
-        f"torch.backends.cuda.matmul.{name}": _attribute(cuda.matmul, name, False, True)
-        for name in (f"allow_{short}_reduced_precision_reduction" for short in ("fp16", "bf16"))
-    },
-    **{f"torch.backends.cuda.enable_{kind}_sdp": _kernel(kind) for kind in ("flash", "mem_efficient", "math", "cudnn")},
-    "torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp": (
-        cuda.fp16_bf16_reduction_math_sdp_allowed,
-        cuda.allow_fp16_bf16_reduction_math_sdp,
-        True,
-        False,
-    ),
     "torch.set_default_dtype": _functions("default_dtype", torch.float64, torch.float32),
     "torch.set_default_device": (lambda: torch.get_default_device().type, torch.set_default_device, "meta", "cpu"),
-    "torch.set_flush_denormal": (_flushes, torch.set_flush_denormal, True, False),
 }
 """How each is asked, how it is told, a value that somebody may want, and the one that it is held at."""
 
@@ -85,15 +62,13 @@ def set_otherwise(name: str) -> Iterator[None]:
             pass
         told(before)
         if "fp32_precision" in name or "float32" in name or "tf32" in name:
-            for each in (cuda.matmul, mkldnn.matmul, mkldnn.conv, mkldnn.rnn):
+            for each in (cuda.matmul, mkldnn.matmul, mkldnn.conv):
                 each.fp32_precision = "none"
 
 
 @pytest.mark.parametrize("name", SWITCHES)
 def test_each_switch_is_held_and_put_back(name: str) -> None:
     asked, _, other, held = SWITCHES[name]
-    if name == "torch.set_flush_denormal" and not torch.set_flush_denormal(False):
-        pytest.skip("this processor cannot flush denormal numbers")
     with set_otherwise(name):
         assert asked() == other
         with steady():

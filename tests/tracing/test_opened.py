@@ -8,7 +8,7 @@ import pytest
 
 import mnemoscope as ms
 from mnemoscope.attribution import attribute_prompts, diff_prompts
-from mnemoscope.auditing import AuditOptions, audit
+from mnemoscope.auditing import audit
 from mnemoscope.errors import ModelNotFound, OptionError
 from mnemoscope.models.opening.handmade.models import PLANTED_SENTENCES
 from mnemoscope.tracing import causal_check, compare, generate
@@ -35,7 +35,7 @@ def asked(model: Any, atlas: Any) -> dict[str, Any]:
         "attribute_prompts": attribute_prompts(model, rows, atlas=atlas, top=2),
         "diff": ms.diff(model, PROMPT, other_prompt="the new", target=" mat", against=" house", atlas=atlas, top=2),
         "diff_prompts": diff_prompts(model, rows, atlas=atlas, top=2),
-        "audit": audit(model, list(PLANTED_SENTENCES[:1]), options=AuditOptions(alternatives=19), atlas=atlas),
+        "audit": audit(model, list(PLANTED_SENTENCES[:1]), alternatives=19, atlas=atlas),
         "causal_check": causal_check(model, atlas, "L0.M0", controls=1, triggers=2),
     }
 

@@ -22,14 +22,14 @@ def test_rate_and_sparsity_come_in_over_the_first_steps() -> None:
 @pytest.mark.parametrize(
     ("numbers", "line"),
     [
-        ({"steps": 0}, "steps must be at least 1, not 0"),
-        ({"batch": -1}, "batch must be at least 1, not -1"),
+        ({"steps": 0}, "steps=0 is impossible; it must be 1 or more"),
+        ({"batch": -1}, "batch=-1 is impossible; it must be 1 or more"),
         ({"hidden": 20, "heads": 4}, "hidden size 20 does not divide into 4 heads of even width"),
-        ({"warmup": 0}, "warmup must be at least 1, not 0"),
-        ({"sparsity": -0.1}, "sparsity must be 0 or more, not -0.1"),
-        ({"free_memories": 0.5}, "free_memories must be 1 or more, not 0.5"),
-        ({"revival": float("nan")}, "revival must be 0 or more, not nan"),
-        ({"vocabulary": 70_000}, "a vocabulary of 70000 does not fit the two-byte token files"),
+        ({"warmup": 0}, "warmup=0 is impossible"),
+        ({"sparsity": -0.1}, "sparsity=-0.1 is impossible; it must be 0 or more"),
+        ({"free_memories": 0.5}, "free_memories=0.5 is impossible; it must be 1 or more"),
+        ({"revival": float("nan")}, "revival=nan is impossible"),
+        ({"vocabulary": 70_000}, "vocabulary=70000 is impossible; it must be 1 to 65536"),
     ],
 )
 def test_impossible_numbers_are_refused(numbers: dict[str, Any], line: str) -> None:

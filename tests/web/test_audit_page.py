@@ -9,9 +9,9 @@ import torch
 from starlette.testclient import TestClient
 
 import mnemoscope as ms
-from mnemoscope.auditing import AuditedString, AuditOptions, audit
+from mnemoscope.auditing import AuditedString, audit
 from mnemoscope.foundation.formatting import show_text
-from mnemoscope.foundation.options.audit_options import VARIED
+from mnemoscope.foundation.options.prompt_options import VARIED
 from mnemoscope.models import LanguageModel
 from mnemoscope.show.pages.model.audit import FEWEST, MOST, NEIGHBOURS, USUAL, AuditAddress, AuditView
 from mnemoscope.show.pages.model.trace import PROMPT
@@ -24,7 +24,7 @@ from web.planted_atlas import SPEC, other_weights
 from web.served import client, refused
 
 TEXT = "the old house"  # L1.M0 writes `house` after `the old`
-OPTIONS = AuditOptions(alternatives=USUAL, neighbours=NEIGHBOURS)
+OPTIONS: Any = {"alternatives": USUAL, "neighbours": NEIGHBOURS}
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def reader(planted: Path) -> TestClient:
 
 @pytest.fixture(scope="module")
 def audited(model: LanguageModel, planted: Path) -> AuditedString:
-    return audit(model, [TEXT], options=OPTIONS, atlas=ms.open_atlas(planted)).secrets[0]
+    return audit(model, [TEXT], **OPTIONS, atlas=ms.open_atlas(planted)).secrets[0]
 
 
 def page(reader: TestClient, **query: Any) -> Parts:
@@ -250,8 +250,8 @@ def test_an_audit_waits_for_the_model_s_turn_and_ends_when_nobody_waits(planted:
     with pytest.raises(TimeoutError):
         model_answers.audit_string(worker, ms.open_atlas(planted), "x", TEXT, {"alternatives": USUAL})
     assert len(left) == 4
-    again = audit(model, [TEXT], options=OPTIONS, atlas=ms.open_atlas(planted))
-    assert again == audit(ms.load_model(SPEC), [TEXT], options=OPTIONS, atlas=ms.open_atlas(planted))
+    again = audit(model, [TEXT], **OPTIONS, atlas=ms.open_atlas(planted))
+    assert again == audit(ms.load_model(SPEC), [TEXT], **OPTIONS, atlas=ms.open_atlas(planted))
 
 
 def test_a_busy_model_is_told_and_an_answer_is_kept(planted: Path, monkeypatch: pytest.MonkeyPatch) -> None:

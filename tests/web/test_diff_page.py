@@ -228,8 +228,8 @@ def test_hostile_text_is_shown_and_never_markup(reader: TestClient) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--other", SPEC], "--other needs --model; name the model to compare with"),
-        (["--other-adapter", "lora"], "--other-adapter needs --model; name the model to compare with"),
+        (["--other", SPEC], "--other needs --model; name the model that was mined"),
+        (["--other-adapter", "lora"], "--other-adapter needs --model; name the model that was mined"),
         (["--model", "base", "--other", "base", "--other-adapter", "lora"], "give one of them"),
         (["--model", "base", "--other", SPEC], "handmade:planted differs from base in layers and memories"),
         (["--model", "base", "--other", "reads otherwise"], "differs from base in tokenizer"),

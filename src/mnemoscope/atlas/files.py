@@ -52,7 +52,7 @@ class AtlasFiles(MinedMemories):
         self.foreign = foreign
 
     def local(self, path: str) -> Path:
-        """Where a file of the atlas lies on this machine, whether or not it is there."""
+        """Where the file `path` of the atlas lies on this machine, whether or not it is there."""
         return self.path / path
 
     def made_later(self, side: str) -> dict[str, Any]:
@@ -71,8 +71,8 @@ class AtlasFiles(MinedMemories):
         vars(self).pop("hashes", None)
 
     def checked_file(self, path: str) -> Path:
-        """Where a file lies that may be read. Raises AtlasDamaged for a changed one: a flipped bit in its footer could
-        hide rows from `rows_where`.
+        """Where the file `path` lies, which may be read. Raises AtlasDamaged for a changed one: a flipped bit in its
+        footer could hide rows from `rows_where`.
         """
         where, hash = self.local(path), self.hashes.get(path)
         refuse_endless(where)
@@ -85,7 +85,7 @@ class AtlasFiles(MinedMemories):
 
     @contextmanager
     def open_table(self, name: str, path: str) -> Iterator[Any]:
-        """The Parquet file of a table, checked; errors of reading pass. Raises AtlasDamaged."""
+        """The Parquet file `path` of the table `name`, checked; errors of reading pass. Raises AtlasDamaged."""
         where = self.local(path)
         now = _identity(where), self.hashes.get(path), self.manifest.provenance
         known, footer = _CHECKED.get(where, (None, None))
@@ -101,7 +101,7 @@ class AtlasFiles(MinedMemories):
             yield file
 
     def read_listed(self, path: str, listed: Mapping[str, Any]) -> bytes | None:
-        """What a file made later holds; None unless it is there and has the hash that is listed for it."""
+        """What the file `path`, made later, holds; None unless it is there and has the hash that is `listed` for it."""
         try:
             data = read_regular(self.local(path))
         except OSError:
@@ -113,13 +113,13 @@ class AtlasFiles(MinedMemories):
         return manifests_of(self.path)[0] != self.manifest_hash
 
     def damage(self, line: str) -> AtlasDamaged | AtlasBusy:
-        """The error of a file that is not this atlas's."""
+        """The error, with this line, of a file that is not this atlas's."""
         if self.is_replaced():
             return AtlasBusy(f"{self.path} was mined anew since it was opened; open it again")
         return AtlasDamaged(line)
 
     def faults(self, files: Mapping[str, Any], *, tables_only: bool = True) -> Iterator[str]:
-        """The faults of listed files, one line each; reads all of them. Not only tables lie beside answers."""
+        """The faults of listed `files`, one line each; reads all of them. Beside answers not `tables_only` lie."""
         for path in sorted(files):
             try:
                 fault = self._fault(path, files[path], tables_only=tables_only)
@@ -173,10 +173,13 @@ def manifests_of(directory: Path) -> tuple[str, ...]:
 
 
 def verify(path: str | os.PathLike[str]) -> list[str]:
-    """The faults of the atlas in the folder `path`, one line each; empty without any. Reads every covered byte and
+    """The faults of an atlas, one line each; empty without any. Reads every covered byte and
     changes nothing. run.json, annotations and files that are no tables are not covered.
 
     Raises AtlasNotFound, AtlasUnfinished or AtlasTooNew where there is no atlas to verify.
+
+    Args:
+        path: The folder.
     """
     directory = Path(path)
     try:

@@ -45,7 +45,7 @@ LENSES = "lenses"
 Occupancy = Literal["free", "unfinished", "finished", "foreign"]
 
 SIDES = (EXTENSIONS, ANALYSES, "report", COMPARISONS)
-_SHARED = ("leases", "states", "closed", "beats")
+_SHARED = ("leases", "states", "closed", "beats", "records")
 FOLDERS = (
     *sorted(kind.name for kind in TABLES.values() if kind.numbered),
     STATE,
@@ -68,6 +68,7 @@ _NAMED = re.compile(
     rf"|work/leases/[a-z0-9-]+/[0-9]+\.[0-9]+\.[A-Za-z0-9-]+"
     rf"|work/(states|closed)/[A-Za-z0-9-]+/state\.safetensors"
     rf"|work/beats/[A-Za-z0-9-]+\.json"
+    rf"|work/records/[A-Za-z0-9-]+\.jsonl"
     rf"|work/text/(validation/)?(copy\.json|[a-z_]+\.bin(\.spill)?)"
     rf"|{EXTENSIONS}/manifest\.json"
     rf"|{LENSES}/[a-z]+\.safetensors"

@@ -34,7 +34,6 @@ from mnemoscope.foundation.formatting import runs
 from mnemoscope.foundation.memory_names import MemoryId, Numbering
 from mnemoscope.foundation.options.mining_options import RULES, UNRELEASED
 from mnemoscope.foundation.options.model_options import NAMED, ModelOptions
-from mnemoscope.foundation.options.parameters import explain
 from mnemoscope.foundation.origin import package_version
 
 MANIFEST = "manifest.json"
@@ -221,7 +220,6 @@ def _parse(path: Path, data: bytes) -> dict[str, Any]:
     return value
 
 
-@explain
 class MinedMemories:
     """The memories of the atlas in the folder `path`, by the layers that were mined."""
 

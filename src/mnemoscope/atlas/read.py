@@ -28,7 +28,6 @@ from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, MemoryIdError, Opti
 from mnemoscope.foundation.formatting import Table, page_html
 from mnemoscope.foundation.memory_names import HISTOGRAM_EDGES, MemoryId
 from mnemoscope.foundation.near_duplicates import fold_triggers
-from mnemoscope.foundation.options.parameters import explain
 from mnemoscope.foundation.reading import Reading
 
 T = TypeVar("T")
@@ -55,16 +54,18 @@ def first_upper_layer(depth: int) -> int:
 
 
 def open_atlas(path: str | os.PathLike[str]) -> "Atlas":
-    """The atlas in the folder `path`.
+    """The atlas in a folder.
 
     Raises AtlasNotFound, AtlasUnfinished, AtlasTooNew or AtlasDamaged. A part (`mine --part I/N`) opens too, but has no
     values or neighbours: reading them raises AtlasUnfinished.
+
+    Args:
+        path: The folder.
     """
     directory = Path(path)
     return Atlas(directory, *read_sealed(directory))
 
 
-@explain
 class Atlas(Tables):
     """One atlas: `atlas["L10.M222"]` is a memory, `atlas[10]` a layer, `atlas.table("triggers", layer=10)` a table.
 
@@ -159,8 +160,14 @@ class Atlas(Tables):
         k: int | None = 5,
         sign: int | None = None,
     ) -> pl.DataFrame:
-        """The best triggers of some memories (None: all, or all of one `layer`), in that order, positive ones first:
-        `name`, `layer`, and the columns of `Memory.triggers`, `memory` the number. Raises MemoryIdError, OptionError.
+        """The best triggers of some memories, in that order, positive ones first: `name`, `layer`, and the columns of
+        `Memory.triggers`, `memory` the number. Raises MemoryIdError, OptionError.
+
+        Args:
+            memories: Memories, by name; None: all.
+            layer: The layer, counted from 0, in place of memories.
+            k: How many triggers of each memory and sign; None: all.
+            sign: 1 or -1; None: both.
         """
         if memories is not None and layer is not None:
             raise OptionError(f"name memories, or one layer ({layer}), not both")
@@ -203,7 +210,15 @@ class Atlas(Tables):
         columns: Sequence[str] | None = None,
         sign: int | None = 1,
     ) -> pl.DataFrame:
-        """The best triggers as stored, `count` per memory and sign (None: all); fewer columns are read faster."""
+        """The best triggers as stored.
+
+        Args:
+            layer: The layer, counted from 0.
+            count: How many per memory and sign; None: all.
+            memories: Numbers of memories; None: all.
+            columns: Their names; None: all. Fewer are read faster.
+            sign: 1 or -1; None: both.
+        """
         needed = ("memory", "sign") if count is None else ("memory", "sign", "rank")
         read = None if columns is None else list(dict.fromkeys((*columns, *needed)))
         if memories is None:
@@ -220,11 +235,10 @@ class Atlas(Tables):
             return list(pool.map(read, self.layers))
 
     def token_text(self, ids: Sequence[int | None]) -> list[str | None]:
-        """The text of each token as in running text; None for None."""
+        """The text of each of the tokens `ids` as in running text; None for None."""
         return self.vocabulary.each_text(ids)
 
 
-@explain
 class AtlasLayer:
     """One mined layer: `layer[17]` is a memory, `len` and iteration are over its memories."""
 
@@ -282,7 +296,6 @@ class AtlasLayer:
         return f"<p>{escape(repr(self))}</p>{self.table()._repr_html_()}"
 
 
-@explain
 class Memory:
     """The pair (key, value) that `id` names, with what mining found about it."""
 
@@ -359,8 +372,9 @@ class Memory:
         return rows.select("sign", "rank", texts, products.alias("coefficients"))
 
     def random(self, sign: int | None = 1) -> pl.DataFrame:
-        """Firings of one sign drawn at random from the text, with the texts of `triggers`; `kept_firings` is how many
-        were looked at. Raises AtlasUnfinished where they were not drawn (`mnemoscope extend`).
+        """Firings of one sign (1 or -1; None: both) drawn at random from the text, with the texts of `triggers`;
+        `kept_firings` is how many were looked at. Raises AtlasUnfinished where they were not drawn (`mnemoscope
+        extend`).
         """
         return with_texts(self._atlas, _of_sign(self._rows("random"), sign)).drop("fold")
 

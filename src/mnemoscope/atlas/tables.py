@@ -26,15 +26,9 @@ from mnemoscope.foundation.formatting import runs
 from mnemoscope.foundation.heap import ran_out
 from mnemoscope.foundation.options.mining_options import TRIGGERS, TRIGGERS_OF_EXPERTS, MiningOptions
 from mnemoscope.foundation.options.model_options import AS_USUAL
-from mnemoscope.foundation.options.parameters import explain
 from mnemoscope.foundation.origin import made_by
 
 Frame = TypeVar("Frame", pl.DataFrame, pl.LazyFrame)
-_PLAN_OPTIONS = (
-    *("text_field", "ids_field", "validation", "split", "triggers", "per_sentence"),
-    *("sample", "max_sentences", "max_tokens", "prefixes", "neighbours", "dtype", "device", "seed"),
-    *("skip_bad_rows", "skip_special", "token_activations", "random"),
-)
 
 
 class MadeFrame(pl.DataFrame):
@@ -43,7 +37,6 @@ class MadeFrame(pl.DataFrame):
     made_by: Mapping[str, Any] | None = None
 
 
-@explain
 class Tables(AtlasFiles):
     """The tables of one atlas."""
 
@@ -61,7 +54,7 @@ class Tables(AtlasFiles):
         return all(self._paths_in_manifest(table, one) for one in layers)
 
     def paths(self, name: str, layer: int | None = None) -> list[str]:
-        """The table's files, relative to the atlas; raises like `table`."""
+        """The files of the table `name` (of one `layer`), relative to the atlas; raises like `table`."""
         files = self._paths_in_manifest(name, layer)
         if not files and (part := self.manifest.part):
             raise AtlasUnfinished(
@@ -87,7 +80,7 @@ class Tables(AtlasFiles):
         return [path] if present else []
 
     def table(self, name: str, *, layer: int | None = None, columns: Sequence[str] | None = None) -> pl.DataFrame:
-        """All rows of a table, such as `triggers` (one file per layer) or `tokens`, with all columns or some.
+        """All rows of the table `name`, such as `triggers` (one file per layer) or `tokens`, with all columns or some.
 
         Without a `layer` a table with one file per layer is that of all layers, behind a column `layer`. Memories of
         experts are counted through their layer, with `expert` beside them (experts.py). Raises OptionError for an
@@ -106,15 +99,15 @@ class Tables(AtlasFiles):
         return rows
 
     def columns(self, name: str) -> pl.DataFrame:
-        """What the columns of a table are, a row each: `column`, `type`, `about` (meaning, unit). Raises OptionError
-        for an impossible table.
+        """What the columns of the table `name` are, a row each: `column`, `type`, `about` (meaning, unit). Raises
+        OptionError for an impossible table.
         """
         kind = table_kind(name)
         columns = kind.by_name.values() if self.numberings else kind.of_all
         return pl.DataFrame([{"column": one.name, "type": one.type, "about": one.about} for one in columns])
 
     def scan(self, name: str, *, layer: int | None = None) -> pl.LazyFrame:
-        """The table as a lazy polars query; raises like `table`, but pages are not checked."""
+        """The table `name` (of one `layer`) as a lazy polars query; raises like `table`, but pages are not checked."""
         refuse_forked()
         if layer is None and table_kind(name).numbered == "layer":
             return pl.concat([_behind_layer(self.scan(name, layer=one), one) for one in self.layers])
@@ -130,7 +123,9 @@ class Tables(AtlasFiles):
         ids: Sequence[int],
         columns: Sequence[str] | None = None,
     ) -> pl.DataFrame:
-        """The rows whose `column`, by which the table is sorted, is one of `ids`; raises AtlasDamaged."""
+        """The rows of the table `name` (of one `layer`) whose `column`, by which it is sorted, is one of `ids`; with
+        some `columns` or all. Raises AtlasDamaged.
+        """
         wanted = sorted(set(ids))
         pieces: list[pl.DataFrame] = []
         for path in self.paths(name, layer):
@@ -143,7 +138,9 @@ class Tables(AtlasFiles):
         return pl.concat(pieces)
 
     def sentences(self, ids: Sequence[int], *, columns: Sequence[str] | None = None) -> pl.DataFrame:
-        """The stored sentences with these ids, each once, in order of id; raises AtlasDamaged for a missing one."""
+        """The stored sentences with these `ids`, each once, in order of id, with some `columns` or all; raises
+        AtlasDamaged for a missing one.
+        """
         rows = self.rows_where("sentences", column="sentence", ids=ids, columns=columns)
         if rows.height < len(set(ids)) and self.has("random_sentences"):
             others = self.rows_where("random_sentences", column="sentence", ids=ids, columns=columns)
@@ -233,53 +230,41 @@ def patterns_command(directory: Path) -> str:
     return f"`mnemoscope analyze {shlex.quote(str(directory))} --patterns`"
 
 
-def model_words(manifest: Manifest, *, otherwise: str) -> str:
-    """The MODEL of an atlas with its options, as words of a command line; `otherwise` where the plan lacks it."""
-    return _model_words(manifest.plan, otherwise)
-
-
-def _model_words(plan: Mapping[str, Any], otherwise: str) -> str:
-    name = shlex.quote(str(plan["model"])) if "model" in plan else otherwise
-    return " ".join([name, *AS_USUAL.or_planned(plan).words()])
+def model_words(plan: Mapping[str, Any], *, otherwise: str = "MODEL") -> str:
+    """The MODEL of a plan with its options, as words of a command line."""
+    return shlex.join([str(plan.get("model", otherwise)), *AS_USUAL.or_planned(plan).words()])
 
 
 def rebuild_command(directory: Path, table: str, manifest: Manifest) -> str:
     """The command, in backquotes, that makes a table of the atlas in `directory`."""
     if table in ("patterns", "labels"):
         return patterns_command(directory)
-    model, folder, plan = model_words(manifest, otherwise="MODEL"), shlex.quote(str(directory)), manifest.plan
+    model, folder = model_words(manifest.plan), shlex.quote(str(directory))
     if table in LENS_TABLES:
         return f"`mnemoscope lens {folder} --model {model}`"
     if TABLES[table].optional:
         return f"`mnemoscope extend {folder} --model {model} {table.removesuffix('_sentences')}`"
-    more = ["--force"]
+    more: dict[str, Any] = {"force": True}
     if part := manifest.part:
-        more = ["--part", f"{part.index}/{part.of}", *more]
+        more["part"] = f"{part.index}/{part.of}"
     if list(manifest.layers) != list(range(len(manifest.model.sizes.memories))):
-        more = ["--layers", ",".join(map(str, manifest.layers)), *more]
+        more["layers"] = ",".join(map(str, manifest.layers))
     usual = TRIGGERS if manifest.model.sizes.experts is None else TRIGGERS_OF_EXPERTS
-    return f"`{_mine_command(directory, plan, usual, more)}`"
+    return f"`{_mine_command(directory, manifest.plan, usual, more)}`"
 
 
 def resume_command(directory: Path, begun: Mapping[str, Any]) -> str:
     """The command that goes on with an unfinished run, by its `unfinished_plan`; says what hangs on model and text."""
     plan = begun["plan"] | mined_from(directory)
-    part, layers = "/".join(map(str, begun["part"] or ())), runs(plan.get("layers") or ())
-    given = {"removals": plan.get("removals"), "batch-tokens": plan.get("batch_tokens"), "layers": layers, "part": part}
-    more = [f"--{name} {value}" for name, value in given.items() if value not in (None, "")]
+    more = {name: plan.get(name) for name in ("removals", "batch_tokens")}
+    more |= {"layers": runs(plan.get("layers") or ()) or None, "part": "/".join(map(str, begun["part"] or ())) or None}
     return _mine_command(directory, plan, TRIGGERS, more)
 
 
-def _mine_command(directory: Path, plan: Mapping[str, Any], triggers: int, more: Sequence[str]) -> str:
-    """With the options of a plan that are not the usual ones."""
-    corpus = shlex.quote(str(plan["corpus"])) if "corpus" in plan else "CORPUS"
-    words = [_model_words(plan, "MODEL"), corpus, "--out", shlex.quote(str(directory))]
-    for name in _PLAN_OPTIONS:
-        usual = getattr(MiningOptions, name)
-        if name == "per_sentence":
-            usual = str(usual)  # as a plan writes it
-        if name == "triggers":
-            usual = triggers
-        if (value := plan.get(name, usual)) != usual:
-            words += [f"--{name.replace('_', '-')}", *([] if value is True else [shlex.quote(str(value))])]
-    return " ".join(["mnemoscope mine", *words, *more])
+def _mine_command(directory: Path, plan: Mapping[str, Any], triggers: int, more: dict[str, Any]) -> str:
+    """With the options of a plan that are not the usual ones; those that model and text settle are in `more`."""
+    usual = {"triggers": triggers, "per_sentence": str(MiningOptions.per_sentence)}  # as a plan writes them
+    names = MiningOptions.planned_names() - {"layers", "removals", "batch_tokens"}
+    stated = {name: plan[name] for name in names & plan.keys() if plan[name] != usual.get(name)}
+    words = [str(plan.get("corpus", "CORPUS")), "--out", str(directory), *MiningOptions.words_of(stated | more)]
+    return f"mnemoscope mine {model_words(plan)} {shlex.join(words)}"

@@ -20,9 +20,10 @@ from mnemoscope.attribution.contrast import Contrast, LogitDifference, choose_co
 from mnemoscope.attribution.direct_effects import DirectEffects, check_head, direct_effects, limit_of
 from mnemoscope.attribution.explanation import about_memories, origin_of
 from mnemoscope.attribution.gradients import prompt_gradients
-from mnemoscope.errors import NotFinite, OptionError
+from mnemoscope.errors import NotFinite
 from mnemoscope.foundation.intervals import Floats
 from mnemoscope.foundation.options.chat_prompt import Prompt, as_written
+from mnemoscope.foundation.options.prompt_options import AttributeOptions
 from mnemoscope.foundation.progress import Progress, ignore_progress, report_to
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.object_state import whole_use
@@ -31,10 +32,9 @@ from mnemoscope.tracing.records import Token
 from mnemoscope.tracing.scoring.scores import check_wide_numbers, opens, require_model_of
 
 By = Literal["ablation", "attribution", "direct"]
-ORDERS: tuple[By, ...] = ("ablation", "attribution", "direct")
 Step = Literal["effects", "attributions", "ablations", "curve"]
 STEPS: tuple[Step, ...] = ("effects", "attributions", "ablations", "curve")
-SINGLES, LISTED = 128, 128
+SINGLES, LISTED = AttributeOptions.singles, AttributeOptions.top
 OTHERS, MOST = 64, 1024
 """Random memories that are ablated beside the list; the most memories of the curve."""
 SHARES = (0.0, 0.01, 0.03, 0.1, 0.2, 0.4, 1.0)
@@ -272,27 +272,31 @@ def attribute(
     against: str | None = None,
     position: int | None = None,
     by: By = "ablation",
-    singles: int = SINGLES,
-    top: int = LISTED,
+    singles: int = 128,
+    top: int = 128,
     atlas: Atlas | None = None,
     seed: int = 0,
     progress: bool | Progress = True,
 ) -> Attribution:
-    """Which memories made the model prefer `target` to `against` after a position of the prompt.
+    """Which memories made the model prefer `target` to `against` after a position of the prompt. Both are the next word
+    as text, with its space. Definitions: definitions.md section 9.
 
-    Both are the next word as text, with its space; None are the model's own prediction and the best other token, and
-    `against="mean"` is the mean of all tokens. `position` counts the prompt's own tokens from 0, or from their end
-    below 0; the prompt may be the messages of a chat.
-    `by` orders the `top` memories that are listed: by the size of ablation, attribution or direct effect. `singles`
-    memories are ablated one by one. An `atlas` of the model adds labels, promoted tokens and triggers. Draws follow
-    `seed`.
-    Definitions: definitions.md section 9. Raises PromptError, OptionError, ModelUnsupported, ModelDiffers, NotFinite.
+    Raises PromptError, OptionError, ModelUnsupported, ModelDiffers, NotFinite.
+
+    Args:
+        model: A LanguageModel, or a name that `load_model` takes.
+        prompt: Plain text, read as mining reads a sentence, or the messages of a chat.
+        target: The next word asked about, with its space; None: the model's own prediction.
+        against: The word it is compared with; None: the next best; "mean": the mean of all tokens.
+        position: The position whose next token is asked about; None: the last; below 0 from the end.
+        by: The order of the list: ablation, attribution or direct, by size.
+        singles: Memories switched off one by one.
+        top: Memories listed.
+        atlas: An atlas of this model: labels, promoted tokens, triggers; or its folder.
+        seed: Of the controls.
+        progress: True: a bar in a terminal or notebook; or a function of stage, done, total (or None) and note.
     """
-    if by not in ORDERS or singles < 0 or top < 0 or seed < 0:
-        raise OptionError(
-            f"by={by!r}, singles={singles}, top={top}, seed={seed} is not possible; by is one of {', '.join(ORDERS)},"
-            " the others are 0 or more"
-        )
+    AttributeOptions.check(locals())
     if atlas is not None:
         require_model_of(model, atlas)
     prompt = model.prompt_text(prompt)

@@ -40,6 +40,7 @@ from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.foundation.options.chat_prompt import Prompt, as_written, first_position, own_tokens
 from mnemoscope.foundation.options.model_options import ModelOptions
 from mnemoscope.foundation.options.prompt_file import check_restored
+from mnemoscope.foundation.options.prompt_options import DiffOptions
 from mnemoscope.foundation.progress import Progress, ignore_progress, report_to
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.object_state import hold_model, share_state
@@ -49,8 +50,6 @@ from mnemoscope.tracing.records import Token
 from mnemoscope.tracing.scoring.ranking import top as best_of
 from mnemoscope.tracing.scoring.scores import check_wide_numbers, opens, require_model_of
 
-PATCHES: tuple[Patch, ...] = ("contribution", "coefficient")
-LISTED = 128
 STEPS = 64
 """The most tokens that both continue before they never part."""
 MOST = 256
@@ -118,27 +117,39 @@ def diff(
     against: str | None = None,
     both: bool = False,
     patch: Patch = "contribution",
-    top: int = LISTED,
+    top: int = 128,
     generate: int = 0,
     restored: int = 0,
     atlas: Atlas | None = None,
     seed: int = 0,
     progress: bool | Progress = True,
 ) -> RunDifference:
-    """What made the second run answer differently: `other` (a model or its name), the model with `other_adapter`, or
-    the model on `other_prompt`.
+    """What made the second run answer differently: `other`, the model with `other_adapter`, or the model on
+    `other_prompt`. Two models continue the prompt until they part, unless both answers are given.
 
-    Prompts are plain text, or the messages of a chat. Two models continue the prompt until they part, unless `target`
-    and `against` are given. `top` memories are listed, those that pushed towards the second's answer, and with `both`
-    those that pushed away. `patch="coefficient"` sets back coefficients in place of contributions. Two models write
-    `generate` tokens from where they part, the second also with the `restored` first memories set back from there on.
     Raises PromptError, OptionError, ModelDiffers, ModelUnsupported.
+
+    Args:
+        model: A LanguageModel, or a name that `load_model` takes.
+        prompt: Plain text, read as mining reads a sentence, or the messages of a chat.
+        other: The second model, loaded or by name.
+        other_adapter: The second is `model` with this PEFT adapter.
+        other_prompt: The second is `model` on this prompt (or last message).
+        target: The second's answer; None: its prediction.
+        against: The first's answer; None: its prediction.
+        both: List those that pushed the other way, too.
+        patch: What is set back of a memory: contribution or coefficient.
+        top: Memories listed.
+        generate: Two models write N tokens each from where they part.
+        restored: The second writes with the K first memories as in the first.
+        atlas: An atlas of one of the models: labels, tokens, triggers; or its folder.
+        seed: Of the controls.
+        progress: True: a bar in a terminal or notebook; or a function of stage, done, total (or None) and note.
     """
     if [other, other_adapter, other_prompt].count(None) != 2:
         raise OptionError("give one of --other, --other-adapter and --other-prompt")
+    DiffOptions.check(locals() | {"restored": restored or None})
     check_restored(restored, top, two_prompts=other_prompt is not None, generate=generate)
-    if patch not in PATCHES or top < 0 or seed < 0:
-        raise OptionError(f"patch={patch!r}, top={top}, seed={seed} is not possible; patch is {' or '.join(PATCHES)}")
     second = model if other_prompt is not None else second_model(model, other, other_adapter)
     origin = origin_of(
         [model.fingerprint, second.fingerprint],

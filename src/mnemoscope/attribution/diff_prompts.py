@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.derived_manifest import Weights, describe_changes
 from mnemoscope.attribution.ablations import powers
-from mnemoscope.attribution.diff import LISTED, MOST, Differ, Parting, second_model
+from mnemoscope.attribution.diff import MOST, Differ, Parting, second_model
 from mnemoscope.attribution.explanation import Explanation, memory_table, origin_of, with_labels
 from mnemoscope.attribution.prompts import Refused, ask_each, bounds
 from mnemoscope.attribution.run_difference import Patched, RunDifference, about_shares, in_each, share_text
@@ -129,7 +129,7 @@ def diff_prompts(
     other_adapter: str | Path | None = None,
     both: bool = False,
     patch: Patch = "contribution",
-    top: int = LISTED,
+    top: int = 128,
     atlas: Atlas | None = None,
     seed: int = 0,
     progress: bool | Progress = True,

@@ -42,7 +42,9 @@ class Explanation(Result, ABC):
         return {name: plain(value) for name, value in vars(self).items()}
 
     def save_list(self, path: str | os.PathLike[str]) -> Path:
-        """Writes the memories, each once, as a list, which `@FILE` names wherever memories are. Raises StoreFailed."""
+        """Writes the memories to `path`, each once, as a list, which `@FILE` names wherever memories are. Raises
+        StoreFailed.
+        """
         entries = vars(self)
         rows = entries["memories"].to_dicts()
         listed = (
@@ -52,7 +54,7 @@ class Explanation(Result, ABC):
         return save_list(path, listed, model=model, made_by=entries["made_by"])
 
     def towards(self, count: int) -> list[str]:
-        """The first memories of the list that push towards the second's answer, or the target."""
+        """The first `count` memories of the list that push towards the second's answer, or the target."""
         rows = vars(self)["memories"].to_dicts()
         return [row["memory"] for row in rows if _first(row, _WEIGHTS, 0) > 0][:count]
 

@@ -104,7 +104,7 @@ def attribute_prompts(
     model: LanguageModel,
     prompts: Sequence[PromptRow],
     *,
-    top: int = SINGLES,
+    top: int = 128,
     atlas: Atlas | None = None,
     seed: int = 0,
     progress: bool | Progress = True,

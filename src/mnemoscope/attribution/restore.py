@@ -38,11 +38,16 @@ def restore(
     *,
     save: str | os.PathLike[str] | None = None,
 ) -> LanguageModel:
-    """A copy of the `second` model in which the keys and values of these memories are the `first` one's.
+    """A copy of the `second` model in which the keys and values of these memories are the `first` one's. Experts and
+    packed weights are refused.
 
-    Memories are named as everywhere: `["L3.M17"]`, `"L5.M0-19,L6"`, `"@FILE"`. With `save` the model is also written
-    there, or its adapter alone where it is the first model with a LoRA. Experts and packed weights are refused. Raises
-    MemoryIdError, ModelDiffers, ModelUnsupported, OptionError, StoreFailed.
+    Raises MemoryIdError, ModelDiffers, ModelUnsupported, OptionError, StoreFailed.
+
+    Args:
+        second: The model that is copied, or its name.
+        first: The model whose keys and values are put back, or its name.
+        memories: By name: ["L3.M17"], "L5.M0-19,L6", or "@FILE", a saved list.
+        save: A new folder for the model, or for its LoRA alone; None: it is not saved.
     """
     if save is not None:
         check_free(Path(save))

@@ -29,9 +29,8 @@ from mnemoscope.errors import PromptError
 from mnemoscope.foundation.formatting import show_text
 from mnemoscope.foundation.memory_changes import Intervention
 from mnemoscope.foundation.memory_names import MemoryId
-from mnemoscope.foundation.options.audit_options import AuditOptions
 from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions
-from mnemoscope.foundation.options.signatures import takes_options
+from mnemoscope.foundation.options.prompt_options import AuditOptions
 from mnemoscope.foundation.origin import Result, made_by
 from mnemoscope.foundation.progress import Progress, report_to
 from mnemoscope.models import LanguageModel
@@ -151,25 +150,41 @@ class Audit(Result):
         return "\n\n".join([head, *("\n".join(string_lines(one)) for one in self.secrets)])
 
 
-@takes_options
 @opens
 @whole_use
 def audit(
     model: LanguageModel,
     secrets: str | os.PathLike[str] | Sequence[str],
     *,
-    options: AuditOptions,
+    alternatives: int = 999,
+    vary: str = "all",
+    candidates: int = 16,
+    top: int = 4,
+    seed: int = 0,
+    neighbours: int = 200,
     atlas: Atlas | None = None,
     progress: bool | Progress = True,
 ) -> Audit:
-    """Measures how well the model knows each string, and which memories carry it. `secrets` are the strings, one of
-    them, or as a `Path` a file of them, one a line.
+    """Measures how well the model knows each string, and which memories carry it. Without an atlas side effects are
+    measured on the other strings, or for a single string on the built-in text. A function `progress` is called before
+    every forward and may raise to end the audit.
 
-    Side effects are measured on the held-out text of `atlas`, else on the other strings, or for a single string on the
-    built-in text. A function `progress` is called before every forward and may raise to end the audit. Raises
-    PromptError for a string of one token, or longer than the context, ModelDiffers for an atlas of another model,
-    CorpusError for the file, OptionError, NotFinite.
+    Raises PromptError for a string of one token, or longer than the context, ModelDiffers for an atlas of another
+    model, CorpusError for the file, OptionError, NotFinite.
+
+    Args:
+        model: A LanguageModel, or a name that `load_model` takes.
+        secrets: The strings, one of them, or as a Path a file of them, one a line.
+        alternatives: Random strings of the same form beside each.
+        vary: What is random in them: digits and letters, or only digits (all, digits).
+        candidates: Memories switched off one by one.
+        top: Memories switched off together.
+        seed: Of the alternatives and the control memories.
+        neighbours: Texts, at most, on which side effects are measured.
+        atlas: An atlas of this model: its held-out sentences serve for side effects; or its folder.
+        progress: True: a bar in a terminal or notebook; or a function of stage, done, total (or None) and note.
     """
+    options = AuditOptions.of(locals())
     if isinstance(secrets, os.PathLike):
         secrets = read_secrets(Path(secrets)).texts
     secrets = [secrets] if isinstance(secrets, str) else list(secrets)
@@ -183,12 +198,11 @@ def audit(
         audited = []
         for number, (text, of_string) in enumerate(zip(secrets, tokens, strict=True)):
             tick = partial(report, "auditing", number, count, "strings")
-            neighbours: Sequence[Tokens] = fixed
-            before = calm
+            beside, before = fixed, calm
             if not fixed:
-                neighbours = [other for k, other in enumerate(tokens) if k != number][: options.neighbours]
-                before = likelihoods(model, neighbours, tick=tick)
-            audited.append(_audit_string(model, text, of_string, neighbours, before, options, tick))
+                beside = [other for k, other in enumerate(tokens) if k != number][: options.neighbours]
+                before = likelihoods(model, beside, tick=tick)
+            audited.append(_audit_string(model, text, of_string, beside, before, options, tick))
             report("auditing", number + 1, count, "strings")
     hash = None if atlas is None else atlas.manifest_hash
     origin = made_by(model=model.fingerprint, atlas=hash, options=vars(options), seed=options.seed)
@@ -199,8 +213,7 @@ def as_python(
     model: str, text: str, options: AuditOptions, *, atlas: Path | None = None, opening: ModelOptions = AS_USUAL
 ) -> str:
     """A Python script that audits the string; `model` is the model's name, `opening` its options."""
-    usual = AuditOptions()
-    named = [f", {name}={value!r}" for name, value in vars(options).items() if value != getattr(usual, name)]
+    named = [f", {name}={value!r}" for name, value in options.keywords().items()]
     beside = "" if atlas is None else f", atlas={str(atlas)!r}"
     return f"""\
 import mnemoscope as ms

@@ -1,5 +1,6 @@
 """Assembles the verbs; does no work itself."""
 
+import re
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -7,12 +8,12 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from mnemoscope.cli.arguments import with_shared_options
+from mnemoscope.cli.command import as_command
 from mnemoscope.cli.look import analyze, attribute, audit, compare, diff, report, search, serve, show, trace
 from mnemoscope.cli.runner import run
 from mnemoscope.cli.scale import extend, lens, worker
-from mnemoscope.cli.scale.fleet import name_ray
 from mnemoscope.cli.start import demo, inspect, mine, train
+from mnemoscope.foundation.options.fleet_options import RAY_HERE
 
 GROUPS = {
     "Start": (demo.demo, inspect.inspect, mine.mine, train.train),
@@ -52,7 +53,7 @@ app = typer.Typer(
 
 for verbs in GROUPS.values():
     for verb in verbs:
-        app.command(verb.__name__)(with_shared_options(verb))
+        app.command(verb.__name__)(as_command(verb))
 
 
 def _print_version(wanted: bool) -> None:
@@ -78,6 +79,19 @@ def _root(
 
 
 _root.__doc__ = app.info.help
+
+
+_ADDRESS = re.compile(r"auto|local|ray://\S+|[\w.-]+:[0-9]{1,5}|\[[0-9a-fA-F:]+\]:[0-9]{1,5}")
+
+
+def name_ray(arguments: list[str]) -> list[str]:
+    """The arguments with an address after every `--ray` without one."""
+    words: list[str] = []
+    for place, word in enumerate(arguments):
+        following = arguments[place + 1] if place + 1 < len(arguments) else ""
+        bare = word == "--ray" and not _ADDRESS.fullmatch(following)
+        words += ["--ray", RAY_HERE] if bare else [word]
+    return words
 
 
 def run_verb(arguments: Sequence[str] | None = None) -> int:

@@ -7,7 +7,7 @@ import ast
 import json
 import operator
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ import typer
 
 from mnemoscope.cli.runner import emit, print_shown, terminal_columns
 from mnemoscope.errors import OptionError
+from mnemoscope.foundation.options.prompt_options import ATTRIBUTE, ATTRIBUTE_PROMPTS, DIFF, DIFF_PROMPTS, TEXTS
 
 if TYPE_CHECKING:
     from mnemoscope.attribution.explanation import Explanation
@@ -22,18 +23,6 @@ if TYPE_CHECKING:
 HOLDS = 3
 """The exit code where the expression holds."""
 Facts = Mapping[str, Any]
-Names = Mapping[str, type]
-"""Facts and their types; each may have no value."""
-_LISTED: Names = {"memories": int, "k": int}
-_CURVE: Names = {**_LISTED, "without": float, "control": float}
-_PROVED: Names = {"residual_error": float, "limit": float}
-_ASKED: Names = {"target": str, "against": str, "position": int, "difference": float, "difference_after_cap": float}
-ATTRIBUTE: Names = {**_ASKED, **_CURVE, **_PROVED}
-ATTRIBUTE_PROMPTS: Names = {"prompts": int, "refused": int, **_CURVE}
-_RECOVERED: Names = dict.fromkeys(("recovered", "control_recovered", "recovered_all", "recovered_everywhere"), float)
-_CHANGE: Names = dict.fromkeys(("difference_first", "difference_second", "change"), float)
-DIFF: Names = {"first": str, "second": str, **_CHANGE, "turns_at": int, **_LISTED, **_RECOVERED, **_PROVED}
-DIFF_PROMPTS: Names = {"prompts": int, "refused": int, "never_parted": int, "turned": float, **_LISTED, **_RECOVERED}
 _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     **{ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge},
     **{ast.Eq: operator.eq, ast.NotEq: operator.ne},
@@ -41,25 +30,20 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
 _LONGEST = 1_000
 
 
-def fail_if_option(*names: Names) -> Any:
-    listed = ", ".join(dict.fromkeys(name for some in names for name in some))
-    return typer.Option("--fail-if", metavar="EXPR", help=f"Exit with 3 where it holds; compares {listed}.")
-
-
-def read_condition(text: str | None, names: Names) -> ast.expr | None:
+def read_condition(text: str | None, names: Sequence[str]) -> ast.expr | None:
     """Raises OptionError for what is no comparison of these names."""
     if text is None:
         return None
     try:
         tree = ast.parse(text[: _LONGEST + 1].strip(), mode="eval").body
-        holds(tree, {name: kind() for name, kind in names.items()})
+        holds(tree, {name: "" if name in TEXTS else 0 for name in names})
     except (SyntaxError, ValueError, LookupError, MemoryError, RecursionError):
         tree = None
     if tree is None or len(text) > _LONGEST:
         shown = text if len(text) <= 80 else f"{text[:80]}..."
         raise OptionError(
             f"--fail-if {shown!r} cannot be read; compare {', '.join(names)} with numbers or quoted texts, such as"
-            f" '{[*names][-1]}<0.5', joined by and, or, not"
+            f" '{names[-1]}<0.5', joined by and, or, not"
         )
     return tree
 
@@ -157,7 +141,7 @@ def diff_facts(document: Facts, restored: int | None = None) -> Facts:
     return _complete(document, facts, DIFF)
 
 
-def _complete(document: Facts, facts: Facts, names: Names) -> Facts:
+def _complete(document: Facts, facts: Facts, names: Sequence[str]) -> Facts:
     """All of the names: lists by their lengths."""
     plain = {name: len(one) if isinstance(one, list) else one for name, one in document.items() if name in names}
     return {name: facts[name] if name in facts else plain.get(name) for name in names}

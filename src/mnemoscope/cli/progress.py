@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from mnemoscope.cli.runner import stream_behind
+from mnemoscope.foundation.options.mining_options import LoadOptions
 from mnemoscope.foundation.options.model_options import display_name
 from mnemoscope.foundation.progress import (
     NOTE,
@@ -26,6 +27,9 @@ from mnemoscope.foundation.progress import (
     reporting_to,
     unit_and_rest,
 )
+
+if TYPE_CHECKING:
+    from mnemoscope.models import LanguageModel
 
 LINE_EVERY, EVENT_EVERY = 10.0, 1.0
 """Seconds between two lines of one stage, for people and for programs."""
@@ -42,6 +46,14 @@ def reporting(events: bool = False) -> Iterator[Progress]:
         with reporting_to(lines):
             yield lines
         lines.finish()
+
+
+def load_shown(model: str, options: LoadOptions) -> "LanguageModel":
+    """The model of these options; says what is loaded, if that takes long."""
+    from mnemoscope.models import load_model
+
+    with loading(model):
+        return load_model(model, **options.keywords())
 
 
 @contextmanager

@@ -5,7 +5,7 @@ folder what is done. Neither the launcher nor the number of workers changes a by
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -25,6 +25,7 @@ from mnemoscope.cluster.worker import is_of, new_name
 from mnemoscope.errors import MiningError, PartsDiffer
 from mnemoscope.foundation.files import read_object, write_json
 from mnemoscope.foundation.progress import WORKER, fleet_note, worker_note
+from mnemoscope.mining.record import RunRecord
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
 from mnemoscope.mining.text.ranges import Range, count_numbers, join_ranges, leave_out
 from mnemoscope.mining.text.state import StateFacts
@@ -57,6 +58,8 @@ class Driver:
         self._context, self._directory = context, context.directory
         self._plan, self._run = settled.plan, settled.run
         self._launcher, self._wanted = launcher, workers
+        self._record = RunRecord(self._directory, self._plan.hash())
+        """What earlier runs have done."""
         self._workers: set[str] = set()
         self._watch = Watch(self._directory, patience=self._run.patience)
         self._deaths, self._done = 0, -1
@@ -73,7 +76,7 @@ class Driver:
                 for _ in range(self._wanted):
                     self._start()
                 yield
-                PublishedStage(FINISHED, 0).publish(self._directory)
+                PublishedStage(FINISHED).publish(self._directory)
             finally:
                 self._launcher.stop()
 
@@ -90,25 +93,33 @@ class Driver:
         states: list[str] | None = read_object(noted).get("states")
         if states is None or not all((self._directory / state).is_file() for state in states):
             states = None
+            leases = LeaseFolder(self._directory, TEXT, self._run.leases)
+            leases.make()
             while states is None:
-                states = self._collect(self._run_stage(PublishedStage(TEXT, self._run.leases)))
+                self._run_stage(PublishedStage(TEXT))
+                states = self._collect(leases)
             write_json(noted, {"states": states})
         self._context.end_stage(TEXT)
         return tuple(states)
 
-    def run_tasks(self, stage: PublishedStage) -> None:
-        self._run_stage(stage)
-        self._context.end_stage(stage.name)
+    def run_stage(self, name: str, states: Sequence[str], *, needless: str = "") -> None:
+        """Has the units of a stage done that are not recorded as done; none if the stage `needless` is."""
+        if (needless, 0) not in self._record.units:
+            leases = LeaseFolder.find(self._directory, name)
+            for lease in leases.read() if leases else ():  # of an earlier run: some may have been damaged since
+                if leases and lease.owner == DONE and (name, lease.number) not in self._record.units:
+                    leases.open_again(lease)
+            self._run_stage(PublishedStage(name, tuple(states)))
+        self._context.end_stage(name)
 
-    def _run_stage(self, stage: PublishedStage) -> LeaseFolder:
-        leases = LeaseFolder(self._directory, stage.name, stage.tasks)
-        leases.make()
+    def _run_stage(self, stage: PublishedStage) -> None:
         stage.publish(self._directory)
         while True:
-            found = leases.read()
+            leases = LeaseFolder.find(self._directory, stage.name)  # made by the first worker that has counted them
+            found = leases.read() if leases else []
             self._tell(stage, found)
-            if all(lease.owner == DONE for lease in found):
-                return leases
+            if leases and all(lease.owner == DONE for lease in found):
+                return
             self._look_after(found)
             time.sleep(POLL)
 
@@ -146,7 +157,7 @@ class Driver:
             total, unit = self._run.tokens, "tokens"
             done = int(total * min(1.0, self._count_batches() / max(1, self._run.batches)))
         else:
-            total, unit, done = stage.tasks, "tasks", sum(lease.owner == DONE for lease in leases)
+            total, unit, done = len(leases), "tasks", sum(lease.owner == DONE for lease in leases)
         note = fleet_note(unit, workers=len(self._workers), leases_lost=self.lost)
         self._context.progress(stage.name, done, total, note)
 
@@ -154,7 +165,7 @@ class Driver:
         """The states to merge, relative to the atlas; None if batches are missing, whose leases are then free. Looks
         several times: a late worker may hold a state that it adopted, until it sees that the text is done.
         """
-        PublishedStage(_COLLECTING, 0).publish(self._directory)
+        PublishedStage(_COLLECTING).publish(self._directory)
         found: list[str] | None = None
         for _ in range(_LOOKS):
             for folder in folders_in(self._directory / STATES):

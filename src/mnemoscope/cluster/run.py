@@ -2,7 +2,7 @@
 
 import gc
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -11,9 +11,9 @@ from mnemoscope.atlas.lock import lock_folder
 from mnemoscope.cluster.driver import Driver, Launcher
 from mnemoscope.cluster.launchers.local_launcher import LocalLauncher
 from mnemoscope.cluster.launchers.ray_launcher import RayLauncher
-from mnemoscope.cluster.settling import PATIENCE, settle_run
-from mnemoscope.cluster.stages import PublishedStage
+from mnemoscope.cluster.settling import settle_run
 from mnemoscope.errors import OptionError
+from mnemoscope.foundation.options.fleet_options import RAY_HERE, FleetOptions
 from mnemoscope.foundation.options.mining_options import MiningOptions
 from mnemoscope.foundation.options.model_options import ModelOptions
 from mnemoscope.foundation.progress import Progress, ignore_progress
@@ -24,24 +24,8 @@ from mnemoscope.mining.sealing import seal_run
 from mnemoscope.mining.stages import mined_stages
 from mnemoscope.mining.steps import RunContext
 
-HERE = "local"
-"""The address of a Ray instance started by this process."""
 _TEAM = 8
 """Threads of which one process makes good use on a CPU."""
-
-
-@dataclass(frozen=True)
-class FleetOptions:
-    """How many workers there are, and where."""
-
-    workers: int | None = None
-    """None: one for every card, or on a CPU for every eight cores."""
-    ray: str | None = None
-    """The address of a Ray cluster; HERE: one started here; None: processes of this machine."""
-    gpus_per_worker: int = 1
-    mixed_devices: bool = False
-    patience: float = PATIENCE
-    """Seconds of silence after which a worker counts as dead."""
 
 
 def mine_with_workers(
@@ -51,15 +35,14 @@ def mine_with_workers(
     options: MiningOptions,
     fleet: FleetOptions,
     *,
-    prepare: bool = False,
     progress: Progress = ignore_progress,
 ) -> Path:
     """Mines with workers; returns the folder of the finished atlas. Resumes with any number of workers. Every byte is
-    that of one process with as many threads as a worker. With `prepare` it only reads the text and settles the plan in
-    the folder, for workers started by hand or by a scheduler.
+    that of one process with as many threads as a worker. With `prepare` in the fleet's options it only reads the text
+    and settles the plan in the folder, for workers started by hand or by a scheduler.
     """
     directory = Path(out)
-    if prepare:
+    if fleet.prepare:
         check_writable(directory, force=options.force)
     if options.part is not None:
         raise OptionError("--part is a fixed share of the batches, but workers share all of them; leave one out")
@@ -70,12 +53,12 @@ def mine_with_workers(
         context = RunContext(directory, options.checkpoint_every, progress)
         if is_finished(context, inputs, options):
             return directory
-        settled = settle_run(context, inputs, options, mixed_devices=fleet.mixed_devices, patience=fleet.patience)
-        if prepare:
+        mixed = fleet.allow_mixed_devices
+        settled = settle_run(context, inputs, options, mixed_devices=mixed, patience=fleet.patience)
+        if fleet.prepare:
             return directory
         del inputs  # workers have their own model
         gc.collect()
-        context.heap.trim()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         plan = settled.plan
@@ -84,8 +67,7 @@ def mine_with_workers(
         with driver.running():
             states = driver.read_text()
             for stage in mined_stages(plan):
-                units = stage.count(len(plan.layers), settled.run.pieces)
-                driver.run_tasks(PublishedStage(stage.name, units, states))
+                driver.run_stage(stage.name, states, needless=stage.joined)
         seal_run(
             context, plan, settled.facts, counts=settled.counts, versions=settled.versions, keep_work=options.keep_work
         )
@@ -95,17 +77,17 @@ def mine_with_workers(
 def _threads(fleet: FleetOptions) -> int:
     """The threads of a worker: the cores of this machine, divided; on a cluster at most `_TEAM`."""
     threads = torch.get_num_threads()
-    if fleet.ray is not None and fleet.ray != HERE:
+    if fleet.ray is not None and fleet.ray != RAY_HERE:
         return min(_TEAM, threads)
-    return max(1, threads // (fleet.workers or 1))
+    return max(1, threads // (fleet.count or 1))
 
 
 def _choose_number(fleet: FleetOptions, options: MiningOptions, directory: Path) -> FleetOptions:
     """The default number of workers for this machine; Ray has its own."""
-    if fleet.workers is not None or fleet.ray is not None:
+    if fleet.count is not None or fleet.ray is not None:
         return fleet
     if cards := 0 if options.device == "cpu" else torch.cuda.device_count():
-        return replace(fleet, workers=max(1, cards // max(1, fleet.gpus_per_worker)))
+        return replace(fleet, workers=max(1, cards // max(1, fleet.cards)))
     threads = begun_threads(directory, options) or _TEAM
     return replace(fleet, workers=max(1, torch.get_num_threads() // threads))
 
@@ -116,19 +98,16 @@ def _start_launcher(
     """The launcher, and the number of workers."""
     if fleet.ray is not None:
         options = {**vars(opening), "device": plan.device}
-        each = fleet.gpus_per_worker if plan.device == "cuda" else 0
+        each = fleet.cards if plan.device == "cuda" else 0
         ray = RayLauncher(
             directory,
             address=fleet.ray,
             threads=plan.threads,
             gpus_per_worker=each,
             worker_options=options,
-            workers=fleet.workers,
+            workers=fleet.count,
         )
-        return ray, fleet.workers or max(1, ray.capacity())
-    words: list[str] = []
-    for name, value in opening.keywords().items():
-        words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+        return ray, fleet.count or max(1, ray.capacity())
     cards = torch.cuda.device_count() if plan.device == "cuda" else 0
-    local = LocalLauncher(directory, threads=plan.threads, words=words, cards=cards, each=fleet.gpus_per_worker)
-    return local, fleet.workers or 1
+    local = LocalLauncher(directory, threads=plan.threads, words=opening.words(), cards=cards, each=fleet.cards)
+    return local, fleet.count or 1

@@ -33,8 +33,6 @@ class SharedRun:
     tokens: int
     text: str
     """The sha256 of the file that describes the tokenized text."""
-    pieces: int
-    """Tasks of a pass without layers."""
     checkpoint_every: float
     patience: float
     """Seconds of silence after which a worker counts as dead."""

@@ -14,10 +14,9 @@ _STAGE = f"{WORK}/stage.json"
 
 @dataclass(frozen=True)
 class PublishedStage:
-    """A stage and the number of its units; after the text also the states to merge."""
+    """A stage, and after the text the states to merge."""
 
     name: str
-    tasks: int
     inputs: tuple[str, ...] = ()
     """Relative to the atlas."""
 
@@ -30,6 +29,6 @@ class PublishedStage:
         """The last stage published; None if there is none, or the folder is gone."""
         said = read_object(directory / _STAGE)
         try:
-            return cls(str(said["name"]), int(said["tasks"]), tuple(map(str, said["inputs"])))
+            return cls(str(said["name"]), tuple(map(str, said["inputs"])))
         except (KeyError, TypeError, ValueError):
             return None

@@ -12,6 +12,7 @@ from pathlib import Path
 from mnemoscope.atlas.manifest import WORK
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.foundation.files import flush, make_folder, storing
+from mnemoscope.mining.record import RunRecord
 from mnemoscope.mining.steps import CHECKPOINT
 from mnemoscope.mining.text.ranges import Range, join_ranges
 from mnemoscope.mining.text.state import StateFacts
@@ -46,8 +47,9 @@ class StateFolder:
                     return True
         return False
 
-    def save(self, data: bytes) -> None:
+    def save(self, data: bytes, record: RunRecord) -> None:
         """Writes the state atomically."""
+        record.add_state(data)
         temporary = self.path / f".{CHECKPOINT}.mnemoscope-tmp"
         for _ in range(_LOOKS):
             with storing(self.state), suppress(FileNotFoundError):

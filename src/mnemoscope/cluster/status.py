@@ -89,7 +89,8 @@ def advice(directory: Path, run: RunStatus) -> str:
 def _shared_status(directory: Path, work: Mapping[str, Any], workers: list[WorkerStatus], rate: float) -> RunStatus:
     stage, batches, size = PublishedStage.read(directory), int(work["batches"]), int(work["lease_batches"])
     try:
-        leases = LeaseFolder(directory, TEXT, -(-batches // size)).read()
+        found = LeaseFolder.find(directory, TEXT)
+        leases = found.read() if found else []
     except StoreFailed:
         leases = []
     done = min(batches, sum(lease.owner == DONE for lease in leases) * size)

@@ -12,6 +12,7 @@ from mnemoscope.cluster.coordination.leases import AGAIN, DONE, Lease, LeaseFold
 from mnemoscope.cluster.stages import TEXT, PublishedStage
 from mnemoscope.cluster.state_folders import STATES, StateFolder, counted_anywhere, folders_in
 from mnemoscope.cluster.worker_context import WorkerContext
+from mnemoscope.mining.record import RunRecord
 from mnemoscope.mining.steps import RunContext
 from mnemoscope.mining.text.batch_loader import BatchLoader
 from mnemoscope.mining.text.ranges import Range, count_numbers, leave_out, numbers_of
@@ -27,6 +28,7 @@ class TextWork:
         self._context = context
         plan, model = context.plan, context.model
         self._folder = StateFolder(context.directory, context.name)
+        self._record = RunRecord(context.directory, plan.hash(), name=context.name)
         self._leases = LeaseFolder(context.directory, TEXT, context.run.leases)
         shape = StateShape.of(model, keep=plan.triggers, layers=plan.layers, random=plan.random_seed)
         self._state = MiningState(shape, devices=model.devices)
@@ -157,7 +159,7 @@ class TextWork:
     def _save(self) -> None:
         """Saves the state, if it has changed, and marks its leases done."""
         if self._is_changed:
-            self._folder.save(self._reader.serialise())
+            self._folder.save(self._reader.serialise(), self._record)
             self._is_changed = False
         for lease in self._unsaved:
             self._leases.end(lease)

@@ -31,6 +31,7 @@ from mnemoscope.models import LanguageModel, kernels_chosen, load_for_ids, load_
 from mnemoscope.models.object_state import hold_model
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,80}")
+_AFTER_TEXT = {stage.name: stage for stage in STAGES}
 
 
 def new_name(word: str = "worker") -> str:
@@ -70,7 +71,7 @@ def work(
         with Heartbeat(directory, context.name, lambda: context.said, patience=run.patience):
             _check_devices(context)
             try:
-                with hold_model(context.model, compare=False):
+                with hold_model(context.model):
                     return _run_stages(context, text_only=text_only)
             except WorkerClosed:  # others do what was not saved
                 context.name = f"{name}-again-{count}"
@@ -143,7 +144,7 @@ def _run_stages(context: WorkerContext, *, text_only: bool) -> bool:
         context.tell(stage=stage.name)
         if stage.name == TEXT:
             TextWork(context).run()
-        elif stage.tasks:
+        elif stage.name in _AFTER_TEXT:
             states = [context.directory / state for state in stage.inputs]
             run = run or MiningRun(
                 RunContext(context.directory),
@@ -151,8 +152,8 @@ def _run_stages(context: WorkerContext, *, text_only: bool) -> bool:
                 context.plan,
                 states,
                 context.copy,
-                pieces=context.run.pieces,
                 mixed=context.run.mixed_devices,
+                name=context.name,
             )
             _take_units(context, stage, run)
         done = stage
@@ -161,8 +162,12 @@ def _run_stages(context: WorkerContext, *, text_only: bool) -> bool:
 
 def _take_units(context: WorkerContext, stage: PublishedStage, run: MiningRun) -> None:
     """Does units of a stage after the text until all are done, or another stage has begun."""
-    what = next(one for one in STAGES if one.name == stage.name)
-    leases = LeaseFolder(context.directory, stage.name, stage.tasks)
+    what = _AFTER_TEXT[stage.name]
+    run.record.read()
+    leases = LeaseFolder.find(context.directory, stage.name)
+    if leases is None:
+        leases = LeaseFolder(context.directory, stage.name, what.count(run))
+        leases.make()
     while not context.stop() and PublishedStage.read(context.directory) == stage:
         waiting = [lease for lease in leases.read() if lease.owner != DONE]
         if not waiting:
@@ -172,7 +177,8 @@ def _take_units(context: WorkerContext, stage: PublishedStage, run: MiningRun) -
         if taken is None:
             context.wait()
             continue
-        run_unit(run, what, taken.number)
+        if (what.name, taken.number) not in run.record.units:
+            run_unit(run, what, taken.number)
         leases.end(taken)
 
 

@@ -21,6 +21,7 @@ from mnemoscope.atlas.features import sampled_beyond, strong_edge
 from mnemoscope.comparison.result import AtlasComparison
 from mnemoscope.errors import AtlasesDiffer, AtlasUnfinished, OptionError
 from mnemoscope.foundation.intervals import Z
+from mnemoscope.foundation.options.mining_options import MiningOptions
 from mnemoscope.foundation.origin import made_by
 from mnemoscope.foundation.progress import Progress, report_to
 
@@ -39,8 +40,16 @@ def compare(
 ) -> AtlasComparison:
     """Compares two or more atlases of one text; of more than two each with the next.
 
-    `models`, loaded or by name, one for each atlas, add cosines of keys and values. Raises AtlasesDiffer, OptionError,
-    AtlasUnfinished for a part, ModelDiffers, and what opening an atlas and loading a model raise.
+    Raises AtlasesDiffer, OptionError, AtlasUnfinished for a part, ModelDiffers, and what opening an atlas and loading a
+    model raise.
+
+    Args:
+        atlas: An atlas, or its folder.
+        other: The second atlas, or its folder.
+        more: Further atlases, each compared with the one before.
+        models: Their models, loaded or by name, one for each atlas: adds cosines of vectors.
+        seed: Of random draws.
+        progress: True: a bar in a terminal or notebook; or a function of stage, done, total (or None) and note.
     """
     atlases = [one if isinstance(one, Atlas) else open_atlas(Path(one)) for one in (atlas, other, *more)]
     notes = [check_comparable(*pair) for pair in pairwise(atlases)]
@@ -167,10 +176,6 @@ def _describe(first: Atlas, second: Atlas, layer: int, features: pl.DataFrame) -
     return features.with_columns(memory=pl.Series(names, dtype=pl.String), **texts)
 
 
-_OPTIONS = (
-    *("split", "sample", "max_sentences", "max_tokens", "text_field", "ids_field", "skip_special", "skip_bad_rows"),
-    *("triggers", "per_sentence"),
-)
 _NOTED = ("torch", "transformers", "tokenizers", "sentencex", "dtype", "device", "threads", "batch_tokens")
 
 
@@ -192,10 +197,11 @@ def _pair(first: dict[str, Any], second: dict[str, Any]) -> list[tuple[str, tupl
 
 def _facts(atlas: Atlas) -> dict[str, Any]:
     plan, text = atlas.manifest.plan, atlas.manifest.corpus
+    alike = sorted(MiningOptions.planned_names(alike=True))
     # Rows of the head beyond the tokenizer's are empty, and models differ in their number.
     tokens = zip(atlas.vocabulary.raw, atlas.table("tokens", columns=["count"])["count"].to_list(), strict=True)
     return {
-        **{f"--{name.replace('_', '-')}": plan.get(name) or None for name in _OPTIONS},
+        **{f"--{name.replace('_', '-')}": plan.get(name) or None for name in alike},
         "the --seed of --sample": plan.get("seed") if plan.get("sample") else None,
         "the text": f"{text.spec}, sha256 {text.fingerprint[:16]}",
         "the tokenizer": f"sha256 {sha256(repr([row for row in tokens if any(row)]).encode()).hexdigest()[:16]}",

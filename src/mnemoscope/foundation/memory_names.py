@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from mnemoscope.errors import MemoryIdError, ModelDiffers, OptionError
 from mnemoscope.foundation.files import read_object, write_json
 from mnemoscope.foundation.formatting import json_safe
-from mnemoscope.foundation.options.parameters import explain
 
 HISTOGRAM_EDGES: tuple[float, ...] = (
     *(-(2.0**power) for power in range(6, -11, -1)),
@@ -45,7 +44,6 @@ _FORM = re.compile(r"L([0-9]{1,6})(?:\.([ES])([0-9]{1,6}))?(?:\.M([0-9]{1,9})(?:
 """A layer or one of its experts, and there one memory, or the first and the last of some."""
 
 
-@explain
 @dataclass(frozen=True)
 class MemoryId:
     """A memory's place; sorts by layer, expert (routed before shared), memory. At most one of the experts is set."""

@@ -9,6 +9,7 @@ null before a `?`, may be missing behind a `+`). Nothing is unpacked, so that no
 import os
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import wraps
 from importlib.metadata import PackageNotFoundError, version
@@ -30,7 +31,6 @@ from typing import (
 
 from mnemoscope.foundation.files import write_json
 from mnemoscope.foundation.formatting import json_safe, show_controls
-from mnemoscope.foundation.options.parameters import explain
 
 if TYPE_CHECKING:
     import polars as pl
@@ -53,12 +53,10 @@ def made_by(
     return {"model": model, "atlas": atlas, "package": package_version(), "options": dict(options), "seed": seed}
 
 
-@explain
 class Result:
     """A result, which is a dataclass with `made_by`, that `save` writes and `mnemoscope.open_result` reads."""
 
     def __init_subclass__(cls) -> None:
-        explain(cls)
         for name in vars(cls).keys() & {"__str__", "__repr__"}:
             setattr(cls, name, _visible(vars(cls)[name]))
 
@@ -67,7 +65,7 @@ class Result:
         raise NotImplementedError
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Writes the document as JSON, for `open_result` too. Raises StoreFailed."""
+        """Writes the document as JSON to `path`, for `open_result` too. Raises StoreFailed."""
         saved = {"kind": type(self).__name__, "fields": _plain(self)}
         write_json(Path(path), json_safe({**self.to_dict(), "saved": saved}))
         return Path(path)
@@ -103,7 +101,10 @@ def restore(hint: Any, value: Any) -> Any:
     if origin is NotRequired:
         return restore(kinds[0], value)
     if origin in (Union, UnionType):
-        return value if value is None and NoneType in kinds else _first_fitting(kinds, value)
+        for kind in (NoneType,) if value is None and NoneType in kinds else kinds:
+            with suppress(TypeError):
+                return restore(kind, value)
+        raise TypeError(f"{value!r:.60} is none of {kinds}")
     if is_dataclass(hint) or is_typeddict(hint):
         hints = get_type_hints(hint, include_extras=True)
         made: Any = hint(**{name: restore(hints[name], one) for name, one in _of(dict, value).items()})
@@ -128,15 +129,6 @@ def _of(kind: Any, value: Any) -> Any:
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise TypeError(f"{value!r:.60} is not {kind}")
     return value
-
-
-def _first_fitting(kinds: Sequence[Any], value: Any) -> Any:
-    for kind in kinds:
-        try:
-            return restore(kind, value)
-        except TypeError:
-            continue
-    raise TypeError(f"{value!r:.60} is none of {kinds}")
 
 
 def _frame(value: Any, columns: str) -> "pl.DataFrame":

@@ -1,8 +1,8 @@
 """A temporary change of global state that threads share: the first one in applies it, the last one out undoes it."""
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field
 from functools import wraps
 from threading import Lock
 from typing import Any, ParamSpec, TypeVar
@@ -11,44 +11,30 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-@dataclass(eq=False)
-class _Shared:
-    lock: Lock = field(default_factory=Lock)
-    callers: int = 0
-    """The threads inside or at the door; the entry is dropped after the last."""
-    users: int = 0
-    value: Any = None
-    undo: ExitStack = field(default_factory=ExitStack)
-
-
 def shared_change(change: Callable[P, Iterator[T]]) -> Callable[P, AbstractContextManager[T]]:
     """Like `contextmanager`, for threads: calls with the same first argument, or without any, share one change and what
-    it yields. It may begin in one thread and end in another.
+    it yields. It may begin in one thread and end in another; meanwhile no other one begins or ends.
     """
-    lock, changes = Lock(), dict[Hashable, _Shared]()
+    lock, changes = Lock(), dict[Hashable, tuple[ExitStack, Any]]()
+    users = Counter[Hashable]()
 
     @wraps(change)
     @contextmanager
     def share(*given: P.args, **named: P.kwargs) -> Iterator[T]:
+        key = given[:1]
         with lock:
-            one = changes.setdefault(given[:1], _Shared())
-            one.callers += 1
+            if key not in changes:
+                undo = ExitStack()
+                changes[key] = undo, undo.enter_context(contextmanager(change)(*given, **named))
+            undo, value = changes[key]
+            users[key] += 1
         try:
-            with one.lock:
-                if not one.users:
-                    one.value = one.undo.enter_context(contextmanager(change)(*given, **named))
-                one.users += 1
-            try:
-                yield one.value
-            finally:
-                with one.lock:
-                    one.users -= 1
-                    if not one.users:
-                        one.undo.close()
+            yield value
         finally:
             with lock:
-                one.callers -= 1
-                if not one.callers:
-                    del changes[given[:1]]
+                users[key] -= 1
+                if not users[key]:
+                    del users[key], changes[key]
+                    undo.close()
 
     return share

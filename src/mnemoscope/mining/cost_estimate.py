@@ -112,25 +112,17 @@ def describe(model: LanguageModel) -> dict[str, Any]:
 def estimate(
     model: LanguageModel,
     corpus: str | os.PathLike[str],
+    options: MiningOptions,
     *,
-    split: str = "sentence",
-    text_field: str = "text",
-    ids_field: str | None = None,
-    sample: float | None = None,
-    seed: int = MiningOptions.seed,
-    max_tokens: int | None = None,
-    skip_bad_rows: int = 0,
     progress: Progress = ignore_progress,
 ) -> Cost:
     """The cost of mining this text; takes well under a minute for models that fit the machine."""
-    options = MiningOptions(
-        split=split, text_field=text_field, ids_field=ids_field, sample=sample, skip_bad_rows=skip_bad_rows
-    )
+    most = options.max_tokens
     encoder, _, render = encoder_of(model, options)
-    source = open_text(corpus, options).with_sample(sample, seed)
+    source = open_text(corpus, options).with_sample(options.sample, options.seed)
     with tempfile.TemporaryDirectory(prefix="mnemoscope-") as folder:
         began = time.perf_counter()
-        looked_at = TEXT_SAMPLE_TOKENS if max_tokens is None else min(max_tokens, TEXT_SAMPLE_TOKENS)
+        looked_at = TEXT_SAMPLE_TOKENS if most is None else min(most, TEXT_SAMPLE_TOKENS)
         copy = prepare(
             source,
             encoder,
@@ -149,7 +141,7 @@ def estimate(
         scale = 1.0 if whole_read else max(1.0, float(source.size or 0) / max(1, source.meter.done))
         exact = whole_read and counts["mined_sentences"] + counts["held_out_sentences"] == copy.sentences
         expected = partial(expected_text, counts, copy.sentences, scale=scale, exact=exact)
-        text, whole = expected(max_tokens=max_tokens), expected(max_tokens=None)
+        text, whole = expected(most=most), expected(most=None)
         documents = counts["documents"] * scale
         loader = BatchLoader(copy, model, batch_tokens=default_batch_tokens(model), seed=0)
         often, rarely = _token_seconds(model, loader, progress)
@@ -158,12 +150,12 @@ def estimate(
     state = MiningState.outline(StateShape.of(model, keep=default_triggers(model))).tensors()
     size = sum(tensor.nbytes for tensor in state.values())
     share = text.mined_tokens / max(1, whole.mined_tokens)
-    note = spread_note(round(documents * share), share, sample)
+    note = spread_note(round(documents * share), share, options.sample)
     return Cost(text.mined_tokens, exact, text.mined_tokens / max(seconds["mining"], 1e-9), seconds, size, note)
 
 
 def expected_text(
-    counts: Mapping[str, Any], sentences: int, *, scale: float, exact: bool, max_tokens: int | None
+    counts: Mapping[str, Any], sentences: int, *, scale: float, exact: bool, most: int | None
 ) -> ExpectedText:
     """The text that is `scale` times the sample of these counts; of an `exact` one these are its counts."""
     if counts["read_whole"]:
@@ -172,7 +164,7 @@ def expected_text(
         share = expected_share(sentences * scale)
     tokens = int(counts["mined_tokens"]) if exact else round(int(counts["tokens"]) * scale * (1 - share))
     return ExpectedText(
-        tokens if max_tokens is None else min(tokens, max_tokens),
+        tokens if most is None else min(tokens, most),
         int(counts["tokens"]) / max(1, sentences),
         round(sentences * scale * share),
     )

@@ -16,9 +16,8 @@ from mnemoscope.atlas.manifest import EXTENSIONS as SIDE
 from mnemoscope.atlas.manifest import open_as_mined
 from mnemoscope.atlas.schema import MADE_WITH, TABLES, check_optional
 from mnemoscope.errors import AtlasUnfinished, ModelDiffers, OptionError
-from mnemoscope.foundation.options.mining_options import AUTO, MiningOptions
+from mnemoscope.foundation.options.mining_options import AUTO, ExtendOptions
 from mnemoscope.foundation.options.model_options import ModelOptions
-from mnemoscope.foundation.options.signatures import takes_options
 from mnemoscope.foundation.progress import Progress, ignore_progress, report_to
 from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.plan.mining_plan import MiningPlan
@@ -38,28 +37,53 @@ class ExtendedTables:
     kept: tuple[str, ...]
 
 
-@takes_options
 def extend(
     atlas: Atlas | str | os.PathLike[str],
     model: LanguageModel | str | None = None,
     tables: Sequence[str] = (),
     *,
-    device: str = AUTO,
-    opening: ModelOptions,
+    device: str = "auto",
+    adapter: str | None = None,
+    tokenizer: str | None = None,
+    beginning: str | None = None,
+    dequantize: bool = False,
+    revision: str | None = None,
+    dict: str | os.PathLike[str] | None = None,
+    trust_remote_code: bool = False,
+    max_memory: str | None = None,
     text: str | os.PathLike[str] | None = None,
     validation: str | os.PathLike[str] | None = None,
-    checkpoint_every: float = MiningOptions.checkpoint_every,
+    checkpoint_every: float = 60.0,
     force: bool = False,
     progress: bool | Progress = True,
 ) -> ExtendedTables:
-    """Makes optional tables in a finished atlas: those named, or all that it lacks and the model's head allows.
+    """Makes optional tables in a finished atlas. Omitted options of the model are as in the plan.
 
-    `model` None is the plan's. `text` and `validation` are for `random`, which reads the text again. With `force`
-    existing tables are made again, except those that mining made. Model options are those of `load_model`; omitted ones
-    are as in the plan. Raises OptionError for an unknown table, ModelDiffers for another model, PlanDiffers for another
-    text, AtlasUnfinished for a part, AtlasBusy, Interrupted, and what opening an atlas, loading a model and reading a
-    text raise.
+    Raises OptionError for an unknown table, ModelDiffers for another model, PlanDiffers for another text,
+    AtlasUnfinished for a part, AtlasBusy, Interrupted, and what opening an atlas, loading a model and reading a text
+    raise.
+
+    Args:
+        atlas: An atlas, or its folder.
+        model: The model that was mined, loaded or by name; None: as mined.
+        tables: Such as roles; if none is named all missing ones but samples and random.
+        device: Such as cpu, cuda or cuda:1; auto: a graphics card if there is one.
+        adapter: A PEFT adapter (LoRA and others) to put on the model: its folder or hub id.
+        tokenizer: The tokenizer, if the model has none or needs another; ids: texts are token ids.
+        beginning: The token before every sentence, if not the model's own; none: nothing.
+        dequantize: Widen quantised weights at load.
+        revision: The hub model's revision: a branch, tag or commit.
+        dict: A fairseq model's dict.txt, if it is elsewhere.
+        trust_remote_code: Run code that comes with the model.
+        max_memory: Memory for weights: 2GiB, or 0=20GiB,cpu=60GiB; the rest of the model goes to disk.
+        text: Where the text lies now, for random.
+        validation: The same of its validation text.
+        checkpoint_every: The most work that a sudden stop may lose, in seconds.
+        force: Make tables again that were added after mining.
+        progress: True: a bar in a terminal or notebook; or a function of stage, done, total (or None) and note.
     """
+    opening = ModelOptions.of(locals())
+    ExtendOptions.check(locals())
     atlas = atlas if isinstance(atlas, Atlas) else open_atlas(Path(atlas))
     wanted = _ordered_names(tables)
     there = [name for name in wanted if has_table(atlas, name)]
@@ -79,9 +103,9 @@ def extend(
                 context = RunContext(atlas.path, checkpoint_every, report)
                 run = MiningRun(context, loaded, plan, texts=texts)
                 for name in made:
-                    if name in there:
-                        for path in files_of(atlas, name):
-                            (atlas.path / path).unlink(missing_ok=True)
+                    for path in files_of(atlas, name) if name in there else ():
+                        (atlas.path / path).unlink(missing_ok=True)
+                    run.record.take_up(run.context.progress)
                     run_stages(run, [stage for stage in STAGES if stage.table == name])
                     check_unchanged(loaded)
                     cover(atlas, files_of(atlas, name), context)

@@ -16,7 +16,6 @@ from mnemoscope.atlas.manifest import STATE, mined_from, open_as_mined, read_man
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import AtlasDamaged, OptionError, PartsDiffer
 from mnemoscope.foundation.options.model_options import ModelOptions
-from mnemoscope.foundation.options.signatures import takes_options
 from mnemoscope.foundation.progress import Progress, report_to
 from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.text_tables import SHARED
@@ -32,24 +31,47 @@ from mnemoscope.models.object_state import check_unchanged, hold_model
 _ADVICE = "; choose another folder, or --force to merge into it again"
 
 
-@takes_options
 def merge(
     out: str | os.PathLike[str],
     parts: Sequence[str | os.PathLike[str]],
     *,
     model: LanguageModel | str | None = None,
-    opening: ModelOptions,
+    adapter: str | None = None,
+    tokenizer: str | None = None,
+    beginning: str | None = None,
+    dequantize: bool = False,
+    revision: str | None = None,
+    dict: str | os.PathLike[str] | None = None,
+    trust_remote_code: bool = False,
+    max_memory: str | None = None,
     accept_versions: bool = False,
     allow_mixed_devices: bool = False,
     force: bool = False,
     progress: bool | Progress = True,
 ) -> Atlas:
-    """Merges the `parts` of one plan into the atlas `out`. `model` is needed if the plan's model has moved; omitted
-    options of the model are as in the plan.
+    """Merges the `parts` of one plan into the atlas `out`. Omitted options of the model are as in the plan.
 
     Raises PartsDiffer (different plans, a missing or repeated part, another model, library or device name),
-    AtlasDamaged, AtlasExists, PlanDiffers (`out` was begun with another plan; `force` replaces it), Interrupted.
+    AtlasDamaged, AtlasExists, PlanDiffers (`out` was begun with another plan), Interrupted.
+
+    Args:
+        out: The folder of the new atlas.
+        parts: Every part of one plan, by its folder.
+        model: The plan's model, if it has moved, loaded or by name.
+        adapter: A PEFT adapter (LoRA and others) to put on the model: its folder or hub id.
+        tokenizer: The tokenizer, if the model has none or needs another; ids: texts are token ids.
+        beginning: The token before every sentence, if not the model's own; none: nothing.
+        dequantize: Widen quantised weights at load.
+        revision: The hub model's revision: a branch, tag or commit.
+        dict: A fairseq model's dict.txt, if it is elsewhere.
+        trust_remote_code: Run code that comes with the model.
+        max_memory: Memory for weights: 2GiB, or 0=20GiB,cpu=60GiB; the rest of the model goes to disk.
+        accept_versions: Go on with other versions of libraries; the bytes may differ.
+        allow_mixed_devices: Join parts of different kinds of processors or cards, too.
+        force: Replace a finished atlas or one with other options.
+        progress: True: a bar in a terminal or notebook; or a function of stage, done, total (or None) and note.
     """
+    opening = ModelOptions.of(locals())
     directory = Path(out)
     folders = [Path(part) for part in parts]
     manifests = _complete(folders)
@@ -71,6 +93,7 @@ def merge(
         context = RunContext(directory, progress=report)
         states = [folder / STATE / CHECKPOINT for folder in folders]
         run = MiningRun(context, loaded, plan, states, parts=folders, mixed=allow_mixed_devices)
+        run.record.take_up(run.context.progress)
         run_stages(run, mined_stages(plan))
         check_unchanged(loaded)
         seal_run(context, plan, model_facts(loaded), counts=manifests[0].corpus.counts, versions=versions)

@@ -2,7 +2,7 @@
 do any unit.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -10,14 +10,14 @@ from typing import Any, TypeVar
 
 import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from mnemoscope.atlas.experts import counted_through, with_experts, with_names
-from mnemoscope.atlas.schema import TABLES, Provenance, schema_error
+from mnemoscope.atlas.schema import TABLES, Provenance
 from mnemoscope.atlas.store import write_table
 from mnemoscope.corpus import TokenizedCorpus
-from mnemoscope.foundation.files import read_object, write_json
+from mnemoscope.foundation.files import read_object, write_bytes, write_json
 from mnemoscope.mining.plan.mining_plan import MiningPlan
+from mnemoscope.mining.record import RunRecord
 from mnemoscope.mining.steps import RunContext, missing
 from mnemoscope.mining.text.state import MiningState, StateShape
 from mnemoscope.mining.text.trigger_table import NamedSentences
@@ -29,9 +29,9 @@ Pass = TypeVar("Pass")
 @dataclass
 class MiningRun:
     """`states` are files that together count every batch of the text once. `copy` is the tokenized text, needed for its
-    tables only; a merge has the folders of its `parts` instead. Passes without layers are cut into `pieces`. States are
-    `mixed` if devices of different names may have computed them. An atlas that is extended has neither states nor text;
-    `texts` are those of its texts that have moved.
+    tables only; a merge has the folders of its `parts` instead. States are `mixed` if devices of different names may
+    have computed them. An atlas that is extended has neither states nor text; `texts` are those of its texts that have
+    moved. `name` is the process's, and `of` what else than the plan decides what is made.
     """
 
     context: RunContext
@@ -40,10 +40,13 @@ class MiningRun:
     states: Sequence[Path] = ()
     copy: TokenizedCorpus | None = None
     parts: Sequence[Path] = ()
-    pieces: int = 1
     mixed: bool = False
     texts: Mapping[str, str] = field(default_factory=dict)
-    _kept: Any = field(default=None, init=False)
+    name: str = "run"
+    of: str = ""
+    made: list[Path] = field(default_factory=list, init=False)
+    """The files that the present unit has written."""
+    _kept: tuple[Hashable, Any] = field(default=(None, None), init=False)
 
     @property
     def directory(self) -> Path:
@@ -58,28 +61,31 @@ class MiningRun:
         """Needs the table `sentences`."""
         return NamedSentences(self.directory)
 
-    def keep(self, kind: type[Pass], make: Callable[[], Pass]) -> Pass:
-        """The kept object of this class, made if it is another; one is kept at a time, to free memory."""
-        if not isinstance(self._kept, kind):
-            self._kept = None
-            self._kept = make()
-        kept: Pass = self._kept
+    @cached_property
+    def record(self) -> RunRecord:
+        return RunRecord(self.directory, self.plan.hash() + self.of, name=self.name)
+
+    def keep(self, key: Hashable, make: Callable[[], Pass]) -> Pass:
+        """The kept object of this key, made if it is another; one is kept at a time, to free memory."""
+        if self._kept[0] != key:
+            self._kept = (None, None)
+            self._kept = key, make()
+        kept: Pass = self._kept[1]
         return kept
 
     def path(self, name: str, layer: int | None = None) -> Path:
         return self.directory / TABLES[name].path(layer)
 
-    def is_made(self, name: str, layer: int | None = None) -> bool:
-        """Whether the table is there, of this model, text and plan."""
-        try:
-            return schema_error(name, pq.read_schema(self.path(name, layer)), self.provenance) is None
-        except (OSError, pa.ArrowException):
-            return False
-
     def write(self, name: str, columns: Mapping[str, Any], layer: int | None = None) -> None:
         """Memories are counted through their layers."""
-        stored = with_experts(columns, self.model.numberings, layer)
-        write_table(self.path(name, layer), stored, name=name, provenance=self.provenance)
+        stored, path = with_experts(columns, self.model.numberings, layer), self.path(name, layer)
+        write_table(path, stored, name=name, provenance=self.provenance)
+        self.made.append(path)
+
+    def save(self, name: str, data: bytes) -> None:
+        """Writes a file into the work folder."""
+        write_bytes(self.context.work / name, data)
+        self.made.append(self.context.work / name)
 
     def read(self, name: str, columns: Iterable[str], layer: int) -> pl.DataFrame:
         names, numberings = [*columns], self.model.numberings
@@ -88,7 +94,9 @@ class MiningRun:
 
     def note(self, stage: str, facts: Mapping[str, Any]) -> None:
         """Saves facts for later stages and the manifest."""
-        write_json(_facts_path(self.context.work, stage), {**facts, "plan": self.plan.hash()})
+        path = _facts_path(self.context.work, stage)
+        write_json(path, facts)
+        self.made.append(path)
 
     def layer_state(self, layer: int) -> MiningState:
         state = self._empty_state(layer)
@@ -102,7 +110,7 @@ class MiningRun:
             whole = self._empty_state(layer)
             for path in self.states:
                 whole.absorb(path, plan=self.plan.hash(), mixed=self.mixed)
-            whole.save(self._merged_path(layer), plan=self.plan.hash())
+            self.save(self._merged_path(layer).name, whole.serialise(plan=self.plan.hash()))
 
     def _empty_state(self, layer: int) -> MiningState:
         shape = StateShape.of(self.model, keep=self.plan.triggers, layers=[layer], random=self.plan.random_seed)
@@ -116,13 +124,12 @@ def columns_of(rows: pa.Table) -> dict[str, Any]:
     return dict(zip(rows.column_names, rows.columns, strict=True))
 
 
-def read_note(work: Path, stage: str, plan: MiningPlan) -> dict[str, Any]:
+def read_note(work: Path, stage: str) -> dict[str, Any]:
     """The facts that a stage noted."""
     path = _facts_path(work, stage)
-    facts = read_object(path)
-    if facts.pop("plan", None) != plan.hash():
-        raise missing(f"the record of the stage {stage}", path)
-    return facts
+    if not path.is_file():
+        raise missing(f"the note of the stage {stage}", path)
+    return read_object(path)
 
 
 def _facts_path(work: Path, stage: str) -> Path:

@@ -308,7 +308,6 @@ def _prepare(context: RunContext, inputs: RunInputs, plan: MiningPlan) -> Tokeni
         validation=inputs.validation,
         render=render,
         made_with=made_with,
-        checkpoint_every=context.checkpoint_every,
         progress=context.progress,
     )
 

@@ -59,9 +59,9 @@ def seal_run(
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         },
     )
-    text, questions = read_note(work, "text", plan), None
+    text, questions = read_note(work, "text"), None
     if part is None:
-        asked = {stage: read_note(work, stage, plan) for stage in ("scales", "removals", "predictions")}
+        asked = {stage: read_note(work, stage) for stage in ("scales", "removals", "predictions")}
         halved = {stage: own.pop("halved") for stage, own in asked.items()}
         halved = {stage: steps for stage, steps in halved.items() if steps or stage != "scales"}
         questions = {**asked["removals"], **asked["predictions"], **asked["scales"], "out_of_memory_steps": halved}
@@ -111,12 +111,12 @@ def add_patterns(directory: Path) -> None:
 
 def number_words(run: MiningRun) -> None:
     """Numbers the words of all layers at once: ties between patterns are ordered by their words."""
-    write_words(_unsealed_atlas(run), progress=run.context.progress)
+    run.made.append(write_words(_unsealed_atlas(run), progress=run.context.progress))
 
 
 def find_layer_patterns(run: MiningRun, layer: int) -> None:
     finder = run.keep(PatternFinder, lambda: open_finder(_unsealed_atlas(run)))
-    write_layer_patterns(finder.atlas, layer, finder)
+    run.made.append(write_layer_patterns(finder.atlas, layer, finder))
 
 
 def _unsealed_atlas(run: MiningRun) -> Atlas:

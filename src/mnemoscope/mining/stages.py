@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from mnemoscope.errors import MiningError
 from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.attention import AttentionPass
 from mnemoscope.mining.passes.importance import ImportancePass
-from mnemoscope.mining.passes.memorised import MemorisedPass
+from mnemoscope.mining.passes.memorised import DRAWING, MemorisedPass, draw_documents
 from mnemoscope.mining.passes.predictions import PredictionPass
-from mnemoscope.mining.passes.prefix_pass import PlannedPass, answer, ask
+from mnemoscope.mining.passes.prefix_pass import PassKind, answer, ask, planned_pass
 from mnemoscope.mining.passes.random_pass import make_random
 from mnemoscope.mining.passes.removals import RemovalPass
 from mnemoscope.mining.passes.samples import SamplePass
@@ -46,18 +45,29 @@ class Stage:
     """Whether it needs the triggers of the whole text, which a part lacks."""
     mined: WhenMined = "always"
     """Whether mining does it: `asked` where the plan has its table's name as a field, `never` by `extend` only."""
+    kind: PassKind | None = None
+    """The pass whose pieces they are."""
+    joined: str = ""
+    """The stage that joins the pieces, after which they are not needed."""
 
-    def count(self, layers: int, pieces: int) -> int:
-        return {"run": 1, "layer": layers, "piece": pieces}[self.unit]
+    def count(self, run: MiningRun) -> int:
+        """How many units there are; a pass plans its pieces when it is asked."""
+        if self.kind is not None:
+            return len(planned_pass(run, self.kind).steps.pieces)
+        return len(run.plan.layers) if self.unit == "layer" else 1
+
+    def is_needless(self, run: MiningRun) -> bool:
+        return (self.joined, 0) in run.record.units
 
 
-def _pass_stages(
-    name: str, kind: type[PlannedPass], *, table: str | None = None, mined: WhenMined = "always"
+def pass_stages(
+    name: str, kind: PassKind, *, table: str | None = None, mined: WhenMined = "always"
 ) -> tuple[Stage, Stage]:
     """The two stages of a planned pass: its pieces, and joining them."""
+    join = f"{name} together"
     return (
-        Stage(name, "piece", lambda run, piece: ask(run, kind, piece), table, mined=mined),
-        Stage(f"{name} together", "run", lambda run, _: answer(run, kind, name), table, mined=mined),
+        Stage(name, "piece", lambda run, piece: ask(run, kind, piece), table, mined=mined, kind=kind, joined=join),
+        Stage(join, "run", lambda run, _: answer(run, kind, name), table, mined=mined),
     )
 
 
@@ -65,19 +75,20 @@ STAGES: tuple[Stage, ...] = (
     Stage("merging", "layer", MiningRun.merge_layer, needs_all=False),
     Stage("text tables", "run", lambda run, _: write_text_tables(run), needs_all=False),
     Stage("tables", "layer", write_layer_tables, needs_all=False),
-    *_pass_stages("scales", ScalePass),
+    *pass_stages("scales", ScalePass),
     Stage("values", "layer", write_layer_values),
     Stage("neighbours", "layer", write_layer_neighbours),
-    *_pass_stages("removals", RemovalPass),
-    *_pass_stages("predictions", PredictionPass),
+    *pass_stages("removals", RemovalPass),
+    *pass_stages("predictions", PredictionPass),
     Stage("roles", "layer", write_layer_roles, "roles"),
-    *_pass_stages("attention", AttentionPass, table="attention"),
-    *_pass_stages("token activations", TokenActivationPass, table="token_activations", mined="asked"),
-    *_pass_stages("width", WidthPass, table="width", mined="never"),
-    *_pass_stages("memorised", MemorisedPass, table="memorised", mined="never"),
-    *_pass_stages("samples", SamplePass, table="samples", mined="never"),
+    *pass_stages("attention", AttentionPass, table="attention"),
+    *pass_stages("token activations", TokenActivationPass, table="token_activations", mined="asked"),
+    *pass_stages("width", WidthPass, table="width", mined="never"),
+    Stage(DRAWING, "run", lambda run, _: draw_documents(run), "memorised", mined="never"),
+    *pass_stages("memorised", MemorisedPass, table="memorised", mined="never"),
+    *pass_stages("samples", SamplePass, table="samples", mined="never"),
     Stage("random", "run", lambda run, _: make_random(run), "random", mined="never"),
-    *_pass_stages("importance", ImportancePass, table="importance", mined="never"),
+    *pass_stages("importance", ImportancePass, table="importance", mined="never"),
     Stage("similar words", "run", lambda run, _: write_similar_words(run), "similar_words"),
     Stage("pattern words", "run", lambda run, _: number_words(run)),
     Stage("patterns", "layer", find_layer_patterns),
@@ -95,10 +106,10 @@ def mined_stages(plan: MiningPlan) -> tuple[Stage, ...]:
 
 
 def run_stages(run: MiningRun, stages: Iterable[Stage]) -> None:
-    """Does all units of the stages in order and resumes saved work."""
+    """Does all units of the stages in order that are not recorded as done."""
     for stage in stages:
-        count = stage.count(len(run.plan.layers), run.pieces)
-        for number in range(count):
+        count = 0 if stage.is_needless(run) else stage.count(run)
+        for number in [number for number in range(count) if (stage.name, number) not in run.record.units]:
             if stage.unit == "layer":
                 run.context.progress(stage.name, number, count, "layers")
             run_unit(run, stage, number)
@@ -108,9 +119,7 @@ def run_stages(run: MiningRun, stages: Iterable[Stage]) -> None:
 
 
 def run_unit(run: MiningRun, stage: Stage, number: int) -> None:
-    """Does unit `number` (0-based)."""
-    count = stage.count(len(run.plan.layers), run.pieces)
-    if not 0 <= number < count:
-        raise MiningError(f"stage {stage.name} has no task {number}, only {count}")
+    """Does unit `number` (0-based) and records it."""
+    run.made.clear()
     stage.make(run, run.plan.layers[number] if stage.unit == "layer" else number)
-    run.context.heap.trim()
+    run.record.add(stage.name, number, run.made)

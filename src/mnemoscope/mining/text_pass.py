@@ -6,6 +6,7 @@ from mnemoscope.corpus import TokenizedCorpus
 from mnemoscope.foundation.files import write_bytes
 from mnemoscope.kernels.devices import device_name, join_names
 from mnemoscope.mining.plan.mining_plan import MiningPlan
+from mnemoscope.mining.record import RunRecord
 from mnemoscope.mining.steps import CHECKPOINT, RunContext, run_checkpointed
 from mnemoscope.mining.text.batch_loader import BatchLoader
 from mnemoscope.mining.text.batch_reader import BatchReader
@@ -57,7 +58,8 @@ def read_text(
     shape = StateShape.of(model, keep=plan.triggers, layers=plan.layers, random=seed, alone=random_alone)
     state = MiningState(shape, devices=model.devices)
     checkpoint = context.work / (RANDOM_ALONE if random_alone else CHECKPOINT)
-    if checkpoint.is_file():
+    record = RunRecord(context.directory, plan.hash())
+    if record.finds(checkpoint, context.progress):
         state.load(checkpoint, plan=plan.hash())
     state.device = join_names(state.device, device_name(model.device))
     loader = BatchLoader(copy, model, batch_tokens=plan.batch_tokens, seed=plan.seed)
@@ -74,6 +76,12 @@ def read_text(
         context.progress("mining", done, total, "tokens")
 
     left = [k for k in numbers if k >= state.next_batch]
-    run_checkpointed(context, left, take, lambda: write_bytes(checkpoint, reader.serialise()))
+
+    def save_state() -> None:
+        data = reader.serialise()
+        record.add_state(data)
+        write_bytes(checkpoint, data)
+
+    run_checkpointed(context, left, take, save_state)
     context.end_stage("mining")
     return checkpoint

@@ -22,7 +22,6 @@ from mnemoscope.foundation.cache import Cache
 from mnemoscope.foundation.memory_changes import At
 from mnemoscope.foundation.memory_names import MemoryId, Numbering
 from mnemoscope.foundation.options.chat_prompt import ChatPrompt, Prompt, check_messages
-from mnemoscope.foundation.options.parameters import explain
 from mnemoscope.foundation.reading import Reading
 from mnemoscope.models.anatomy.anatomy import Anatomy, Layer, experts_chosen
 from mnemoscope.models.loaded_parts import LoadedParts
@@ -35,7 +34,7 @@ from mnemoscope.models.modules.offloading import device_of_module, places_of
 from mnemoscope.models.modules.parameter_count import count_parameters
 from mnemoscope.models.modules.projections import Fold, Head, LinearHead, Projection, fold_of, scale_of
 from mnemoscope.models.modules.taps import Reached, Taps, reach
-from mnemoscope.models.object_state import ObjectInUse, held, hold_model
+from mnemoscope.models.object_state import NetworkGuard, held, hold_model
 from mnemoscope.models.text_arrays import TextArrays
 from mnemoscope.models.tokens.chat_reader import ChatReader, chat_template
 from mnemoscope.models.tokens.model_tokens import Reader
@@ -68,7 +67,6 @@ class _Reloaded(type):
 
 
 @final
-@explain
 class LanguageModel(metaclass=_Reloaded):
     """One language model, proved readable.
 
@@ -80,7 +78,7 @@ class LanguageModel(metaclass=_Reloaded):
     the weights. `boundaries` are row lengths, with the beginning token, beyond which the function differs (company.py).
     `eager`: plain attention is the same function. `unread` are the stored weights that the model did not take.
     `fingerprint` covers model and beginning, `content` the model only; `source` and `opening` open it, `name` and
-    `spec` are shown. `cache` keeps what readers compute of the model, until it is read anew.
+    `spec` are shown. `cache` keeps what readers compute of the model.
 
     Hold `lock` while running the model with hooks, which see every forward: one thread at a time, reentrant.
     """
@@ -90,8 +88,8 @@ class LanguageModel(metaclass=_Reloaded):
         self.anatomy = anatomy
         self.source, self.opening, self.hub, self.name = parts.spec, parts.opening, parts.hub, parts.shown_name
         self.spec = parts.opening.spec_of(self.name)
-        self.revision, self._content = revision, content
-        self._fingerprint = fingerprint(content, beginning)
+        self.revision, self.content = revision, content
+        self.fingerprint = fingerprint(content, beginning)
         self.family = anatomy.family
         self.block = layers[0].kind
         self.gated = any(layer.ffn.has_gate for layer in layers)
@@ -106,7 +104,7 @@ class LanguageModel(metaclass=_Reloaded):
         self.final_norm, self.linear_head = anatomy.final_norm is not None, anatomy.two_level is None
         self.probed = any(layer.ffn.is_probed for layer in layers)
         self._values = Cache(PROBED_BYTES, weigh=lambda values: values.untyped_storage().nbytes())
-        self.usage: ObjectInUse | None = None
+        self.usage: NetworkGuard | None = None
         _ = self.probed and self.values(0)  # fails before the first forward
         self._running, self.lock = local(), _LOCKS.setdefault(anatomy.model, RLock())
         self.cache = Cache()
@@ -132,20 +130,8 @@ class LanguageModel(metaclass=_Reloaded):
         return f"<LanguageModel {self.spec}: {self.sizes!r}, {str(self.dtype).removeprefix('torch.')} on {self.device}>"
 
     def in_use(self) -> AbstractContextManager[None]:
-        """Holds the network in evaluation mode, unchanged since its proof, or read anew; see object_state.py."""
-        return hold_model(self, compare=False, steadily=False)
-
-    @property
-    @held
-    def content(self) -> str:
-        """The sha256, in hex, of the model without the beginning of its sentences."""
-        return self._content
-
-    @property
-    @held
-    def fingerprint(self) -> str:
-        """The sha256, in hex, of model and beginning."""
-        return self._fingerprint
+        """Holds the network in evaluation mode; raises ModelChanged unless it is as it was proved (object_state.py)."""
+        return hold_model(self, steadily=False, of_verb=False)
 
     def numbering(self, layer: int) -> Numbering:
         """The numbers and names of a layer's memories."""
@@ -251,9 +237,9 @@ class LanguageModel(metaclass=_Reloaded):
         return tokens
 
     def tokens_after(self, prompt: str, text: str, position: int | None = None) -> list[int]:
-        """The token ids of a text, at least one, that stands behind a prompt, or behind one of its positions. Both are
-        encoded together, since a piece alone may read differently: SentencePiece puts a space before it. Raises
-        PromptError where the text changes the prompt's own tokens.
+        """The token ids of a text, at least one, that stands behind a prompt, or behind one of its positions
+        (`position` None: the last). Both are encoded together, since a piece alone may read differently: SentencePiece
+        puts a space before it. Raises PromptError where the text changes the prompt's own tokens.
         """
         tokens, reader = self.prompt_tokens(prompt), self._reader_of(prompt)
         if position is not None and position not in (-1, len(tokens) - 1):
@@ -284,7 +270,7 @@ class LanguageModel(metaclass=_Reloaded):
 
     @held
     def values(self, layer: int) -> Tensor:
-        """The values [memory, hidden]: row i is v_i. Do not change them: they are the model's own, or cached."""
+        """A layer's values [memory, hidden]: row i is v_i. Do not change them: they are the model's own, or cached."""
         ffn = self.layer(layer).ffn
         return self._values.get(layer, ffn.values) if self.probed and ffn.is_probed else ffn.values()
 
@@ -327,7 +313,8 @@ class LanguageModel(metaclass=_Reloaded):
         return self._project(vectors.float().to(self.device))
 
     def values_in_stream(self, layer: int, memories: Tensor | None = None) -> Tensor:
-        """The directions `[n, hidden]`, float32, in which values change the stream: the layer's own norms folded in."""
+        """The directions `[n, hidden]`, float32, in which values of `memories` change the stream: the layer's own norms
+        folded in."""
         values, branches = self.values(layer), self.layer(layer).ffn.branches
         values = values if memories is None else values[memories.to(values.device)]
         if branches:
@@ -338,7 +325,7 @@ class LanguageModel(metaclass=_Reloaded):
         return self.fold_of(self.output_norm(layer))(values)
 
     def branch_of(self, layer: int, memories: Tensor | None = None) -> Tensor:
-        """The number `[n]` of each memory's branch, on the CPU: 0 are the routed experts; 0 without branches."""
+        """The branch `[n]` of each of a layer's `memories`, on the CPU: 0, the routed experts, if there are none."""
         numbering = self.numbering(layer)
         memories = torch.arange(numbering.count) if memories is None else memories.cpu()
         if not self.layer(layer).ffn.branches:
@@ -367,8 +354,9 @@ class LanguageModel(metaclass=_Reloaded):
 
     @held
     def scores(self, vectors: Tensor, *, projection: Projection, layer: int | None = None) -> Tensor:
-        """Scores [..., vocab], float32, of vectors [..., hidden] (definitions.md section 2). With `gain`, `layer` names
-        the block whose output norm (sandwich, post-norm) comes first; None if the vectors are in the stream.
+        """Scores [..., vocab], float32, of `vectors` [..., hidden] (definitions.md section 2) by the projection raw,
+        gain or lens. With `gain`, `layer` names the block whose output norm (sandwich, post-norm) comes first; None if
+        the vectors are in the stream.
 
         Raises OptionError for an unknown projection.
         """
@@ -433,7 +421,9 @@ class LanguageModel(metaclass=_Reloaded):
         reduce: Literal["mean", "max", "last"] | None = None,
         as_arrays: bool = False,
     ) -> Any:
-        """The coefficients of all memories, or some, of one text (or chat) or many, which are read in batches.
+        """The coefficients of all `memories` ("L3.M17", "L5.M0-19,L6", "@FILE", or their numbers in each of the
+        `layers`) of one text (or chat) or many, which are read in batches, at all positions (`at`), the last, or one by
+        its number (below 0 from the end); `reduce` takes mean, max or last of each text's positions.
 
         A frame of `text` (only of a list of texts), `layer`, `memory` (its number in the layer; experts' memories are
         counted through, with 0 where a token is not routed), `position` (of the prompt's own tokens), `token` (its
@@ -452,16 +442,19 @@ class LanguageModel(metaclass=_Reloaded):
         at: At = "all",
         reduce: Literal["mean", "max", "last"] | None = None,
     ) -> TextArrays:
-        """Streams of texts, which are read in batches: `[text, position, hidden]` for each stream and layer.
+        """Streams of texts, which are read in batches: `[text, position, hidden]` for each stream and layer. `layers`,
+        `at`, `reduce` and what is raised are as for `coefficients`; also ModelUnsupported where what attention adds
+        cannot be told.
 
         `streams` are some of residual, ffn_input, ffn_output, ffn_update, layer_output (definitions.md section 1) and
-        attention, what attention adds to the stream. Raises as `coefficients` does, and ModelUnsupported where what
-        attention adds cannot be told.
+        attention, what attention adds to the stream.
         """
         return self.readings.capture(self, texts, streams, layers, at, reduce)
 
     def watch(self, layer: int, callback: Callable[[Tensor, Tensor | None], None], taps: Taps) -> None:
-        """Calls back in a forward with `[batch, position, memory]`, and `[batch, position, expert]`, None if dense."""
+        """Calls `callback` in every forward that `taps` hold, with `[batch, position, memory]`, and `[batch, position,
+        expert]` of the layer, None if dense.
+        """
         numbering, groups = self.numbering(layer), list[Group]()
 
         def take(group: Group) -> None:

@@ -7,6 +7,7 @@ layer lies in the atlas's work folder. Only `join_patterns` needs a finished atl
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -48,8 +49,10 @@ def store_patterns(atlas: Atlas, columns: Mapping[str, Any]) -> int:
     return len(columns["pattern"])
 
 
-def write_words(atlas: Atlas, *, progress: Progress = ignore_progress) -> None:
-    write_json(atlas.local(_WORDS), {"plan": atlas.manifest.plan_hash, "words": words_of(atlas, progress=progress)})
+def write_words(atlas: Atlas, *, progress: Progress = ignore_progress) -> Path:
+    path = atlas.local(_WORDS)
+    write_json(path, {"plan": atlas.manifest.plan_hash, "words": words_of(atlas, progress=progress)})
+    return path
 
 
 def open_finder(atlas: Atlas) -> PatternFinder:
@@ -62,9 +65,10 @@ def open_finder(atlas: Atlas) -> PatternFinder:
     return PatternFinder(atlas, stored["words"])
 
 
-def write_layer_patterns(atlas: Atlas, layer: int, finder: PatternFinder) -> None:
-    columns = columns_of(atlas, finder.of_layer(layer))
-    write_table(atlas.local(_LAYER.format(layer)), columns, name="patterns", provenance=atlas.manifest.provenance)
+def write_layer_patterns(atlas: Atlas, layer: int, finder: PatternFinder) -> Path:
+    columns, path = columns_of(atlas, finder.of_layer(layer)), atlas.local(_LAYER.format(layer))
+    write_table(path, columns, name="patterns", provenance=atlas.manifest.provenance)
+    return path
 
 
 def join_patterns(atlas: Atlas) -> int:

@@ -30,6 +30,10 @@ def answer(atlas: Atlas | str | Path, question: str) -> MadeFrame:
     """The answer to one question: layer (null for totals), name, value, count, low, high, and own key columns; the
     frame's `made_by` says where it comes from. Raises OptionError for an unknown question, AtlasUnfinished without a
     table that it needs, AtlasDamaged, and what `open_atlas` raises.
+
+    Args:
+        atlas: An atlas, or its folder.
+        question: The name of a question, such as value_agreement.
     """
     module, opened = question_module(question), atlas if isinstance(atlas, Atlas) else open_atlas(atlas)
     frame = MadeFrame(module.answer(opened))

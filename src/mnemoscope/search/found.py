@@ -39,9 +39,18 @@ def search(
     needed.
 
     A row for each hit: `memory`, `field`, `text` (what matched in «marks»), `score`, `count`, `rank`, `detail`,
-    `memories` (those that fire in the sentence) and `sentence`. With `by` the text is a token, ` Paris`: memories whose
-    value `promotes` or `demotes` it (`memory`, `rank`, `probability`, `score`), or which it `fires` (`memory`,
-    `triggers`, `rank`). Raises SearchError, OptionError, MemoryIdError for a layer, and what opening an atlas raises.
+    `memories` (those that fire in the sentence) and `sentence`; with `by` the text is a token, ` Paris`, and rows have
+    `memory`, `rank`, and `probability` and `score`, or `triggers`. Raises SearchError, OptionError, MemoryIdError for a
+    layer, and what opening an atlas raises.
+
+    Args:
+        atlas: An atlas, or its folder.
+        text: The words that are sought, or a token.
+        fields: Of patterns, annotations, words, triggers, values, bottom; None: all but bottom.
+        limit: How many to show.
+        by: text; or memories whose value promotes or demotes the token, or which it fires.
+        layers: Only these layers, as numbers; None: all.
+        progress: True: a bar in a terminal or notebook; or a function of stage, done, total (or None) and note.
     """
     if by not in _SCHEMAS or (by != "text" and fields is not None):
         about = f"by={by!r}, fields={fields!r} is not possible"

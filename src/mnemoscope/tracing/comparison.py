@@ -102,7 +102,7 @@ class Comparison(Result):
         }
 
     def text(self, *, position: int | None = None, shown: int = 10, memories: int = 2) -> str:
-        """The comparison as text; `position` as for `Trace.text`."""
+        """The comparison as text, with so many probabilities (`shown`) and memories; `position` as for `Trace.text`."""
         count = len(self.differences)
         index = self.before.index_of(position)
         at = self.before.positions[index].position

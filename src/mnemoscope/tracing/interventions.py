@@ -53,13 +53,17 @@ def intervene(
         with ms.intervene(model, {"L10.M222": 0.0}):
             trace = ms.trace(model, "The capital of France is")
 
-    A name may be of many memories: `L3`, `L5.M0-19`, or `@FILE`, a list of this model that was saved.
-    `set` replaces the coefficient by the number, `scale` multiplies it. Positions count the tokens after the beginning
-    token, whose own position is never changed; the model must run on whole sequences that begin with it, as all
-    functions here do. `last` is the last position of each run, so in generation the current last. Changes apply in
-    order, and nested blocks compose: the inner one sees the result of the outer one. Only the thread that entered the
-    block is changed, and of its coroutines the one that did and those begun inside; others may run the model unchanged.
-    Raises InterventionError before anything is changed.
+    A name may be of many memories: `L3`, `L5.M0-19`, or `@FILE`, a list of this model that was saved. Positions count
+    the tokens after the beginning token, whose own position is never changed; the model must run on whole sequences
+    that begin with it, as all functions here do. Changes apply in order, and nested blocks compose: the inner one sees
+    the result of the outer one. Only the thread that entered the block is changed, and of its coroutines the one that
+    did and those begun inside; others may run the model unchanged. Raises InterventionError before anything is changed.
+
+    Args:
+        model: A LanguageModel.
+        interventions: Changes of memories: {"L10.M222": 0.0} or ["L10.M222=0@last"].
+        at: The positions: all, last (of each run, so in generation the current last), or from a number on.
+        how: What a number does to the coefficient: set replaces it, scale multiplies it.
     """
     if isinstance(model, str | os.PathLike):
         raise OptionError(f"model={model!r} is a name, and what it opens would be lost; give load_model({model!r})")

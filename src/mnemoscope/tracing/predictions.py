@@ -154,7 +154,7 @@ class CachedRun:
 
     def __init__(self, model: LanguageModel, *, keep: bool = True) -> None:
         backbone = model.anatomy.backbone
-        self._model, self._past, self._proved, self._fingerprint = model, DynamicCache(), False, model.fingerprint
+        self._model, self._past, self._proved = model, DynamicCache(), False
         self._works = keep and backbone is not None and takes(backbone, "past_key_values")
         self._works &= model.dtype == torch.float32
 
@@ -174,7 +174,6 @@ class CachedRun:
         model, begun = self._model, self._past.get_seq_length()
         if begun and len(set(sides(model, [begun, ids.shape[1]]))) > 1:  # kept keys were turned by another rotary table
             self._past, begun = DynamicCache(), 0
-        self._works &= model.fingerprint == self._fingerprint
         if self._works:
             try:
                 stream = last_streams(model, ids[:, begun:], past=self._past)

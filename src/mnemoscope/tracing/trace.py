@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mnemoscope.errors import OptionError
 from mnemoscope.foundation.formatting import page_html
 from mnemoscope.foundation.memory_changes import Intervention, Interventions, counted_from, interventions_of
 from mnemoscope.foundation.memory_names import Numbering
 from mnemoscope.foundation.options.chat_prompt import Prompt, as_written, choose_position, first_position, own_tokens
+from mnemoscope.foundation.options.prompt_options import TraceOptions
 from mnemoscope.foundation.origin import Result, made_by
 from mnemoscope.models import Block, LanguageModel, read_blocks, read_final
 from mnemoscope.models.object_state import hold_model
@@ -79,7 +79,7 @@ class Trace(Result):
         }
 
     def text(self, *, position: int | None = None, memories: int = 3) -> str:
-        """The trace as text: every position's prediction, and one position's layers.
+        """The trace as text: every position's prediction, and one position's layers with so many `memories` each.
 
         `position` counts the own tokens from 0; negative ones from their end, and None is the prompt's last. Raises
         PromptError for a position that the prompt does not have.
@@ -121,15 +121,19 @@ def trace(
     memories: int = 10,
     interventions: Interventions = None,
 ) -> Trace:
-    """What residual, feed-forward update and output of every layer predict after every token of the prompt.
+    """What residual, feed-forward update and output of every layer predict after every token of the prompt; positions
+    count its own tokens. Definitions: definitions.md sections 1, 2 and 4.
 
-    `top` predictions of each, and at most `memories` memories of each layer and position, by `|m_i|` norm(v_i). The
-    prompt is plain text, read as mining reads a sentence, or the messages of a chat; positions count its own tokens.
-    `interventions` apply to this run, as in `intervene`. Definitions: definitions.md sections 1, 2 and 4. Raises
-    PromptError, InterventionError, OptionError, ModelUnsupported, NotFinite.
+    Raises PromptError, InterventionError, OptionError, ModelUnsupported, NotFinite.
+
+    Args:
+        model: A LanguageModel, or a name that `load_model` takes.
+        prompt: Plain text, read as mining reads a sentence, or the messages of a chat.
+        top: Predictions of each stream.
+        memories: Dominant memories of each layer and position, at most, by `|m_i|` norm(v_i).
+        interventions: Changes of memories, as in `intervene`: {"L10.M222": 0.0} or ["L10.M222=0@last"].
     """
-    if top < 1 or memories < 0:
-        raise OptionError(f"top={top}, memories={memories} is impossible; top must be 1 or more, memories 0 or more")
+    TraceOptions.check(locals())
     check_wide_numbers(model)
     prompt, changes = model.prompt_text(prompt), interventions_of(interventions, of=model)
     tokens, at_first = model.prompt_tokens(prompt), first_position(prompt)

@@ -17,7 +17,6 @@ from torch.utils.checkpoint import checkpoint
 
 from mnemoscope.errors import TrainingError
 from mnemoscope.foundation.files import replacing
-from mnemoscope.foundation.heap import keep_freed_memory
 from mnemoscope.foundation.options.mining_options import AUTO
 from mnemoscope.foundation.progress import Checkpoints, Progress, report_to
 from mnemoscope.models import device_of
@@ -46,14 +45,20 @@ def train(
 ) -> Path:
     """Trains a model and returns its folder; continues from the last checkpoint in `out`.
 
-    `wanted` names the text, by default the documentation on this machine. With `keep_checkpoints` N the model of every
-    N-th step is kept as a folder `checkpoints/step-N`.
+    Args:
+        out: The folder of the model and its checkpoints.
+        recipe: A `mnemoscope.training.Recipe`; None: that of the built-in model.
+        wanted: The text, a `TextSource`; None: the documentation on this machine.
+        device: Such as cpu, cuda or cuda:1; auto: a graphics card if there is one.
+        checkpoint_every: The most work that a sudden stop may lose, in seconds.
+        evaluate_every: Steps between two lines of the log.
+        keep_checkpoints: Keep every N-th step as a model folder of its own, `checkpoints/step-N`.
+        say: Gets each line of the log.
+        progress: True: a bar in a terminal or notebook; or a function of stage, done, total (or None) and note.
     """
     recipe = recipe or Recipe()
     directory = Path(out)
     check_folder(directory)
-    # Otherwise every step allocates its memory from the system again: 1.7 times the time on two cores (docs/log).
-    keep_freed_memory(2**31 - 1, padding=256 << 20)
     text = prepare_text(recipe, directory / "text", say=say, wanted=wanted)
     run = TrainingState(recipe, device)
     saved = directory / "checkpoint.pt"

@@ -4,10 +4,11 @@ The model is a decoder as in the paper (pre-norm blocks, ungated feed-forward la
 rotary positions: a GPT-NeoX configuration with sequential residuals. With experts it is a Mixtral.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from mnemoscope.errors import OptionError
+from mnemoscope.foundation.options.declared import DeclaredOptions, option
 
 if TYPE_CHECKING:
     import torch
@@ -18,65 +19,60 @@ SPARSITY_RAMP = 300
 _OUTPUT_PROJECTIONS = ("attention.dense.weight", "mlp.dense_4h_to_h.weight", "o_proj.weight", "down_proj")
 
 
-@dataclass(frozen=True)
-class Recipe:
+class Recipe(DeclaredOptions):
     """The defaults make the model that ships with the package."""
 
-    layers: int = 6
-    hidden: int = 128
-    memories: int = 512
-    """Per layer, or with experts per expert."""
-    experts: int = 0
-    """Per layer; 0 for a dense model."""
-    top_experts: int = 2
+    layers: int = option(6, "Layers.", least=1)
+    hidden: int = option(128, "Width of the stream.", least=1)
+    memories: int = option(None, "Per layer, or per expert.", least=1, instead="4 times --hidden")
+    experts: int = option(0, "Experts per layer, with --memories each.", least=0, instead="none")
+    top_experts: int = option(2, "Experts that a token is routed to.")
+    heads: int = option(4, "Attention heads.", least=1)
+    # The token files have two bytes a token.
+    vocabulary: int = option(1024, "Tokens of the BPE tokenizer.", least=1, most=65_536)
+    context: int = option(256, "Tokens in a window.", least=1)
+    steps: int = option(6_700, "Optimiser steps.", least=1)
+    batch: int = option(16, "Windows per step.", least=1)
+    warmup: int = option(100, "Steps in which the learning rates rise.", least=1)
+    learning_rate: float = option(2e-3, "Of the matrices inside the blocks.", metavar="X")
+    # Of the log of the effective number of memories in the last layer (loop.py), in nats per token; it grows linearly
+    # with depth from 0 in the first.
+    sparsity: float = option(
+        None,
+        "Weight of the loss term for few memories at a time.",
+        metavar="X",
+        least=0,
+        instead="0.05; 0 with experts",
+    )
+    free_memories: float = option(1.5, "Effective number of memories that costs nothing.", metavar="N", least=1)
+    revival: float = option(
+        None, "Weight of the loss term against silent memories.", metavar="X", least=0, instead="0.1; 0 with experts"
+    )
+    seed: int = option(0, "Of weights and windows.")
     balance: float = 0.02
     """Weight of the load-balancing term; only with experts."""
-    heads: int = 4
-    vocabulary: int = 1024
-    context: int = 256
-    batch: int = 16
-    """Windows of `context` tokens per step."""
-    steps: int = 6_700
-    warmup: int = 100
     decay: float = 0.35
     """The last share of the steps, in which the learning rate falls linearly to zero."""
-    learning_rate: float = 2e-3
-    """For the matrices inside the blocks."""
     embedding_rate: float = 4e-3
     """For the embedding, norms and biases."""
-    sparsity: float = 0.05
-    """Weight in the last layer of the log of the effective number of memories (loop.py); the loss is in nats per
-    token. It grows linearly with depth from 0 in the first layer."""
-    free_memories: float = 1.5
-    """The effective number of memories at a token up to which there is no penalty."""
-    revival: float = 0.1
-    """Weight of the term for memories that fire nowhere in a batch."""
     weight_decay: float = 0.1
     sentence_windows: float = 0.5
     """The share of windows of the beginning token and text from the start of a sentence."""
-    seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("layers", "hidden", "memories", "heads", "vocabulary", "context", "batch", "steps", "warmup"):
-            if getattr(self, name) < 1:
-                raise OptionError(f"{name} must be at least 1, not {getattr(self, name)}")
+        super().__post_init__()
+        usual = {"memories": 4 * self.hidden, "sparsity": 0.0 if self.experts else 0.05}
+        for name, value in (usual | {"revival": 0.0 if self.experts else 0.1}).items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
         if self.experts and not 1 <= self.top_experts <= self.experts:
             raise OptionError(
                 f"a token cannot go to {self.top_experts} of {self.experts} experts; choose 1 to {self.experts}"
             )
         if self.experts and (self.sparsity or self.revival):
             raise OptionError("sparsity and revival are for dense models; leave them out with experts")
-        for name in ("sparsity", "revival", "balance"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise OptionError(f"{name} must be 0 or more, not {getattr(self, name)}")
-        if not 1 <= self.free_memories < float("inf"):
-            raise OptionError(f"free_memories must be 1 or more, not {self.free_memories}")
         if self.hidden % (2 * self.heads):
             raise OptionError(f"hidden size {self.hidden} does not divide into {self.heads} heads of even width")
-        if self.vocabulary > 65_536:
-            raise OptionError(
-                f"a vocabulary of {self.vocabulary} does not fit the two-byte token files; 65536 is the most"
-            )
 
     @property
     def tokens(self) -> int:

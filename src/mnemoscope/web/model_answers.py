@@ -190,7 +190,7 @@ def audit_string(worker: ModelWorker, atlas: Atlas, hash: str, text: str, given:
 
     def make(model: LanguageModel, cancelled: Cancelled) -> Data:
         _refuse_long("string", len(string_tokens(model, text)))
-        return audit(model, [text], options=options, atlas=atlas, progress=stop_if(cancelled)).to_dict()
+        return audit(model, [text], atlas=atlas, progress=stop_if(cancelled), **vars(options)).to_dict()
 
     return worker.answer(("audit", hash, text, options), make)
 

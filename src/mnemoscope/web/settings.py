@@ -3,16 +3,17 @@
 import errno
 import re
 import socket
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from mnemoscope.errors import OptionError, ServeError
-from mnemoscope.foundation.options.mining_options import AUTO
+from mnemoscope.foundation.options.declared import DeclaredOptions, like, option
+from mnemoscope.foundation.options.mining_options import AtlasArgument, LoadOptions
 from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions
+from mnemoscope.foundation.options.prompt_options import DiffOptions
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
-PORT = 8765
 
 
 def is_prefix(path: str) -> bool:
@@ -20,33 +21,42 @@ def is_prefix(path: str) -> bool:
     return re.fullmatch(r"(/[A-Za-z0-9._~-]+)*", path) is not None and not dots
 
 
-@dataclass(frozen=True)
-class Settings:
-    """The atlas and optionally the model, and a second one (`other`, or the model with `other_adapter`) to compare it
-    with; the address; the access token, without which no request is answered.
-
-    `annotations` is the file of judgements, by default `annotations.sqlite` in the atlas. `device` is the model's,
-    `opening` its options. `root_path` is the path under which a proxy serves it, without a trailing slash; `public_url`
-    the readers' address behind a proxy: its path is the `root_path`. `trust_proxy` accepts the path from the proxy's
-    X-Forwarded-Prefix. Raises OptionError.
+class Settings(DeclaredOptions, kw_only=False):
+    """What is served, and where: the options of `serve`, and the access token, without which no request is answered.
+    `root_path` is without a trailing slash, and the path of `public_url` if there is one.
     """
 
-    atlas: Path
-    model: str | None = None
-    force_model: bool = False
-    host: str = "127.0.0.1"
-    port: int = PORT
-    token: str | None = field(default=None, repr=False)
-    annotations: str | None = None
-    device: str = AUTO
+    atlas: Path = like(AtlasArgument, "atlas")
+    model: str | None = option(None, "The model that was mined: for traces, changes and audits.")
+    force_model: bool = option(False, "Use a model that is not the one mined; every page says so.")
+    other: str | None = option(None, "A second model: a page shows what differs on a prompt.", metavar="MODEL")
+    other_adapter: str | None = like(DiffOptions, "other_adapter")
+    device: str = like(LoadOptions, "device")
     opening: ModelOptions = AS_USUAL
-    root_path: str = ""
-    public_url: str | None = None
-    trust_proxy: bool = False
-    other: str | None = None
-    other_adapter: str | None = None
+    host: str = option(
+        "127.0.0.1",
+        "Any but this machine's own address needs an access token, which is generated.",
+        metavar="ADDRESS",
+    )
+    port: int = option(8765, "0: any free port.", least=0, most=65_535)
+    annotations: str | None = option(
+        None, "The file of judgements.", metavar="FILE", instead="ATLAS/annotations.sqlite"
+    )
+    root_path: str = option("", "The path under which a proxy shows the pages.", metavar="PATH")
+    public_url: str | None = option(
+        None, "Where readers find the pages behind a proxy: https://HOST/PATH.", metavar="URL"
+    )
+    trust_proxy: bool = option(False, "Trust the path that a proxy sends (X-Forwarded-Prefix).")
+    token: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.other is not None and self.other_adapter is not None:
+            raise OptionError("--other and --other-adapter both name the second model; give one of them")
+        if self.model is None:
+            needing = {"--force-model": self.force_model, "--other": self.other, "--other-adapter": self.other_adapter}
+            if words := [flag for flag, given in needing.items() if given] + self.opening.words():
+                raise OptionError(f"{words[0]} needs --model; name the model that was mined")
         if "://" in (self.annotations or ""):  # not shown: it may hold a password
             raise OptionError("--annotations names an address; judgements are kept in a file, so give the path of one")
         parts = urlsplit(self.public_url or "")

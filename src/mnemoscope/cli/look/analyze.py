@@ -3,9 +3,7 @@
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import reporting
@@ -13,25 +11,25 @@ from mnemoscope.cli.runner import emit
 from mnemoscope.errors import AtlasUnfinished
 from mnemoscope.foundation.files import is_writable
 from mnemoscope.foundation.formatting import Table, pluralise
+from mnemoscope.foundation.options.declared import option
+from mnemoscope.foundation.options.mining_options import AtlasArgument
 
 if TYPE_CHECKING:
     from mnemoscope.atlas import Atlas
     from mnemoscope.questions.answers import Answers
 
 
-def analyze(
-    atlas: arg.AtlasFolder,
-    questions: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="QUESTION", help="Such as value_agreement, or figure4; all if none is named."),
-    ] = None,
-    patterns: Annotated[bool, typer.Option("--patterns", help="Make the patterns again before answering.")] = False,
-    judgements: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="First import judgements: a sheet or an export (CSV or JSONL)."),
-    ] = None,
-    json: arg.Json = False,
-) -> None:
+class AnalyzeOptions(AtlasArgument):
+    questions: list[str] | None = option(
+        None, "Such as value_agreement, or figure4; all if none is named.", metavar="QUESTION", argument=True
+    )
+    patterns: bool = option(False, "Make the patterns again before answering.")
+    judgements: Path | None = option(
+        None, "First import judgements: a sheet or an export (CSV or JSONL).", metavar="FILE"
+    )
+
+
+def analyze(options: AnalyzeOptions, *, json: bool) -> None:
     """Answer the paper's questions about an atlas.
 
     Needs no model. key_patterns, key_removals: what keys detect, and which token matters. value_agreement, value_rank,
@@ -48,14 +46,15 @@ def analyze(
     """
     from mnemoscope.atlas.schema import QUESTIONS, question_named
 
-    named = [question_named(question) for question in questions or ()]
+    atlas, judgements = options.atlas, options.judgements
+    named = [question_named(question) for question in options.questions or ()]
     arg.check_atlases(atlas)
     from mnemoscope.atlas import open_atlas
 
     with reporting() as progress:
         opened = open_atlas(atlas)
         added = None if judgements is None else _import(opened, judgements)
-        answers = _answers(opened, named, patterns=patterns, progress=progress)
+        answers = _answers(opened, named, patterns=options.patterns, progress=progress)
     if json:
         imported = {} if added is None else {"judgements_added": added}
         emit({"atlas": str(atlas), "answers": answers.documents, "unanswered": answers.unanswered} | imported)

@@ -2,14 +2,13 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import reporting
 from mnemoscope.cli.runner import emit
 from mnemoscope.errors import OptionError
+from mnemoscope.foundation.options.declared import DeclaredOptions, option
 
 if TYPE_CHECKING:
     import polars as pl
@@ -17,15 +16,15 @@ if TYPE_CHECKING:
 _SHOWN, _WIDTH = 20, 80
 
 
-def compare(
-    atlases: Annotated[list[Path], typer.Argument(metavar="ATLAS", help="Two or more folders.", show_default=False)],
-    models: Annotated[
-        list[str] | None,
-        typer.Option(metavar="MODEL MODEL ...", help="Their models, after the atlases: adds cosines of vectors."),
-    ] = None,
-    save: Annotated[bool, typer.Option("--save", help="Keep it in the first atlas, for its pages and report.")] = False,
-    json: arg.Json = False,
-) -> None:
+class CompareOptions(DeclaredOptions):
+    atlases: list[Path] = option(help="Two or more folders.", metavar="ATLAS", argument=True)
+    models: list[str] | None = option(
+        None, "Their models, after the atlases: adds cosines of vectors.", metavar="MODEL MODEL ..."
+    )
+    save: bool = option(False, "Keep it in the first atlas, for its pages and report.")
+
+
+def compare(options: CompareOptions, *, json: bool) -> None:
     """Compare atlases: checkpoints, fine-tunes, seeds, sizes.
 
     They are of one text. Of each layer the mean overlap (Jaccard) of the triggers of memories of one number, beside
@@ -35,6 +34,7 @@ def compare(
 
     Example: mnemoscope compare atlas-base atlas-tuned --models base tuned
     """
+    atlases, models = options.atlases, options.models
     half, odd = divmod(len(atlases) + len(models or ()), 2)
     if models and not odd:  # the parser takes one word after --models
         atlases, models = atlases[:half], [*models, *map(str, atlases[half:])]
@@ -46,7 +46,7 @@ def compare(
     with reporting() as progress:
         comparison = run_comparison(*atlases, models=models or None, progress=progress)
     notes = [pair["note"] for pair in comparison.pairs if pair["note"]] + (
-        [f"kept in {comparison.save()}"] if save else []
+        [f"kept in {comparison.save()}"] if options.save else []
     )
     for note in notes:
         print(note, file=sys.stderr)

@@ -1,34 +1,27 @@
 """`mnemoscope report`: all answers of an atlas on one offline page, with the paper's."""
 
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import reporting
 from mnemoscope.cli.runner import emit
 from mnemoscope.errors import AtlasExists, OptionError
+from mnemoscope.foundation.options.declared import option
+from mnemoscope.foundation.options.mining_options import AtlasArgument
 
 
-def report(
-    atlas: arg.AtlasFolder,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="The folder to write.", show_default="ATLAS/report")
-    ] = None,
-    browse: Annotated[
-        bool, typer.Option("--browse", help="Write browsing pages instead, as plain files (default: ATLAS/browse).")
-    ] = False,
-    memories: Annotated[
-        str | None,
-        typer.Option(
-            metavar="L3,L5.M0-19|@FILE|N",
-            help="With --browse: the memories with a page; N: so many of each layer.",
-            show_default="the striking",
-        ),
-    ] = None,
-    json: arg.Json = False,
-) -> None:
+class ReportOptions(AtlasArgument):
+    out: Path | None = option(None, "The folder to write.", metavar="DIR", instead="ATLAS/report")
+    browse: bool = option(False, "Write browsing pages instead, as plain files (default: ATLAS/browse).")
+    memories: str | None = option(
+        None,
+        "With --browse: the memories with a page; N: so many of each layer.",
+        metavar="L3,L5.M0-19|@FILE|N",
+        instead="the striking",
+    )
+
+
+def report(options: ReportOptions, *, json: bool) -> None:
     """Write all answers of an atlas as one offline page.
 
     It has a figure for every question of the paper, and what the paper says beside it. The page (index.html) needs no
@@ -40,12 +33,13 @@ def report(
 
     Example: mnemoscope report atlas
     """
-    if memories is not None and not browse:
+    atlas, out, memories = options.atlas, options.out, options.memories
+    if memories is not None and not options.browse:
         raise OptionError("--memories needs --browse; a report chooses its own examples")
     if out is not None and out.exists() and not out.is_dir():
         raise AtlasExists(f"{out} is not a folder; choose another")
     arg.check_atlases(atlas)
-    if browse:
+    if options.browse:
         _browse(atlas, out, memories, json=json)
         return
     from mnemoscope.show.export import write_report

@@ -2,14 +2,16 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import reporting
 from mnemoscope.cli.runner import emit
 from mnemoscope.errors import OptionError
+from mnemoscope.foundation.options.declared import like, option
+from mnemoscope.foundation.options.mining_options import AtlasArgument, MiningOptions, parse_layers
+from mnemoscope.foundation.options.prompt_options import AttributeOptions
 from mnemoscope.foundation.options.search_fields import USUAL_FIELDS, check_search_fields
 
 if TYPE_CHECKING:
@@ -23,36 +25,27 @@ _BY_TOKEN = {
 }
 
 
-def search(
-    atlas: arg.AtlasFolder,
-    text: Annotated[
-        str | None,
-        typer.Argument(metavar="[TEXT]", help='Words, "a phrase", or a beginning: par*', show_default=False),
-    ] = None,
-    where: Annotated[
-        str,
-        typer.Option(
-            "--in",
-            metavar="FIELDS",
-            help="Of patterns, annotations, words (at the triggers), triggers, values, bottom (a value's last tokens).",
-        ),
-    ] = ",".join(USUAL_FIELDS),
-    layers: arg.Layers = None,
-    promotes: Annotated[
-        str | None, typer.Option(metavar="TOKEN", help="Memories with the token at their value's top, such as ·Paris.")
-    ] = None,
-    demotes: Annotated[str | None, typer.Option(metavar="TOKEN", help="The same for the bottom.")] = None,
-    fires_on: Annotated[
-        str | None, typer.Option("--fires-on", metavar="TOKEN", help="Memories with triggers that end in the token.")
-    ] = None,
-    tokens_like: Annotated[
-        str | None, typer.Option("--tokens-like", metavar="TEXT", help="Tokens of the vocabulary that read like this.")
-    ] = None,
-    limit: Annotated[int, typer.Option(metavar="N", help="How many to show.")] = 20,
-    offset: Annotated[int, typer.Option(metavar="N", help="How many to skip first.")] = 0,
-    save_list: arg.SaveList = None,
-    json: arg.Json = False,
-) -> None:
+class SearchOptions(AtlasArgument):
+    text: str | None = option(None, 'Words, "a phrase", or a beginning: par*', metavar="[TEXT]", argument=True)
+    where: str = option(
+        ",".join(USUAL_FIELDS),
+        "Of patterns, annotations, words (at the triggers), triggers, values, bottom (a value's last tokens).",
+        flag="--in",
+        metavar="FIELDS",
+    )
+    layers: str | None = like(MiningOptions, "layers")
+    promotes: str | None = option(
+        None, "Memories with the token at their value's top, such as ·Paris.", metavar="TOKEN"
+    )
+    demotes: str | None = option(None, "The same for the bottom.", metavar="TOKEN")
+    fires_on: str | None = option(None, "Memories with triggers that end in the token.", metavar="TOKEN")
+    tokens_like: str | None = option(None, "Tokens of the vocabulary that read like this.", metavar="TEXT")
+    limit: int = option(20, "How many to show.", least=1)
+    offset: int = option(0, "How many to skip first.", least=0)
+    save_list: Path | None = like(AttributeOptions, "save_list")
+
+
+def search(options: SearchOptions, *, json: bool) -> None:
     """Find memories by text, or by a token.
 
     The text is that of their triggers, values, patterns and annotations. All words must be in the same prefix or
@@ -63,27 +56,27 @@ def search(
 
     Example: mnemoscope search atlas '"capital of" france' --in triggers,patterns
     """
-    arg.at_least(1, limit=limit)
-    arg.at_least(0, offset=offset)
-    searches = {"promotes": promotes, "demotes": demotes, "fires": fires_on, "tokens like": tokens_like, "text": text}
+    atlas, save_list, limit = options.atlas, options.save_list, options.limit
+    searches = {
+        "promotes": options.promotes,
+        "demotes": options.demotes,
+        "fires": options.fires_on,
+        "tokens like": options.tokens_like,
+        "text": options.text,
+    }
     names = [name for name, value in searches.items() if value is not None]
-    if save_list is not None and tokens_like is not None:
+    if save_list is not None and options.tokens_like is not None:
         raise OptionError("--save-list is of memories, and --tokens-like finds tokens; leave one of them out")
     if len(names) != 1:
         raise OptionError(
             f"{len(names)} searches were asked for; give one of TEXT, --promotes, --demotes, --fires-on, --tokens-like"
         )
-    from mnemoscope.foundation.options.mining_options import parse_layers
-
-    page: dict[str, Any] = {
-        "limit": limit,
-        "offset": offset,
-        "layers": None if layers is None else parse_layers(layers),
-    }
-    fields = tuple(field.strip() for field in where.split(",") if field.strip())
+    layers = None if options.layers is None else parse_layers(options.layers)
+    page: dict[str, Any] = {"limit": limit, "offset": options.offset, "layers": layers}
+    fields = tuple(field.strip() for field in options.where.split(",") if field.strip())
     check_search_fields(fields)
     mined = arg.memories_of(atlas)
-    for layer in page["layers"] or ():
+    for layer in layers or ():
         mined.memories(layer)
     from mnemoscope.search import open_index
 

@@ -1,28 +1,20 @@
 """`mnemoscope show`: one memory in the terminal; `mnemoscope verify`: whether an atlas is complete and unchanged."""
 
 from contextlib import suppress
-from typing import Annotated
-
-import typer
 
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.runner import emit
 from mnemoscope.errors import AtlasDamaged
+from mnemoscope.foundation.options.declared import option
+from mnemoscope.foundation.options.mining_options import AtlasArgument
 
 
-def show(
-    atlas: arg.AtlasFolder,
-    memory: Annotated[
-        str,
-        typer.Argument(
-            metavar="MEMORY",
-            help="Such as L10.M222; several: L5.M0-19,L6.M1 or @FILE, a saved list.",
-            show_default=False,
-        ),
-    ],
-    limit: Annotated[int, typer.Option(metavar="N", help="Prefixes to show of each sign (--json gives all).")] = 20,
-    json: arg.Json = False,
-) -> None:
+class ShowOptions(AtlasArgument):
+    memory: str = option(help="Such as L10.M222; several: L5.M0-19,L6.M1 or @FILE, a saved list.", argument=True)
+    limit: int = option(20, "Prefixes to show of each sign (--json gives all).", least=1)
+
+
+def show(options: ShowOptions, *, json: bool) -> None:
     """Show one memory in the terminal.
 
     Its triggers, its value over the vocabulary, its activity, and the memories with the most similar values.
@@ -32,7 +24,7 @@ def show(
 
     Example: mnemoscope show atlas L10.M222
     """
-    arg.at_least(1, limit=limit)
+    atlas, memory = options.atlas, options.memory
     from mnemoscope.foundation.memory_names import MemoryId, NamedMemories
 
     one = MemoryId.is_one(memory)
@@ -53,19 +45,17 @@ def show(
 
     for number, name in enumerate(names):
         print("\n" if number else "", end="")
-        draw_memory(MemoryDocument(opened, name), limit=limit)
+        draw_memory(MemoryDocument(opened, name), limit=options.limit)
 
 
-def verify(
-    atlas: arg.AtlasFolder,
-    json: arg.Json = False,
-) -> None:
+def verify(options: AtlasArgument, *, json: bool) -> None:
     """Check completeness, hashes and schema of an atlas.
 
     Reads every byte that the atlas's manifest covers. Exits with 2 and the list of what is wrong.
 
     Example: mnemoscope verify atlas
     """
+    atlas = options.atlas
     from mnemoscope import atlas as store
     from mnemoscope.atlas.manifest import read_claimed
 

@@ -1,32 +1,12 @@
 """`mnemoscope lens`: fits translators from every layer to the head in a finished atlas."""
 
-from typing import Annotated
-
-import typer
-
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import reporting
 from mnemoscope.cli.runner import emit
-from mnemoscope.foundation.options.mining_options import AUTO, LENS_KINDS, LENS_TOKENS, MiningOptions
-from mnemoscope.foundation.options.model_options import ModelOptions
+from mnemoscope.foundation.options.mining_options import LensOptions, parse_kinds
 
 
-def lens(
-    atlas: arg.AtlasFolder,
-    model: Annotated[
-        str | None, typer.Option("--model", metavar="MODEL", help="The model that was mined.  [default: as mined]")
-    ] = None,
-    kind: Annotated[str, typer.Option("--kind", metavar="ridge,tuned", help="The lenses to fit.")] = "ridge,tuned",
-    max_tokens: Annotated[
-        int, typer.Option(metavar="N", help="Fit on so many tokens of the atlas's sentences, at most.")
-    ] = LENS_TOKENS,
-    device: arg.Device = AUTO,
-    *,
-    opening: ModelOptions,
-    checkpoint_every: arg.CheckpointEvery = MiningOptions.checkpoint_every,
-    force: Annotated[bool, typer.Option("--force", help="Fit lenses again that the atlas has.")] = False,
-    json: arg.Json = False,
-) -> None:
+def lens(options: LensOptions, *, json: bool) -> None:
     """Fit tuned and ridge lenses for lower layers.
 
     They are maps from every layer to the head, for its values and its stream. ridge: least squares, in closed form.
@@ -36,26 +16,12 @@ def lens(
 
     Example: mnemoscope lens atlas --model gpt2
     """
-    arg.at_least(1, max_tokens=max_tokens)
-    arg.at_least(0, checkpoint_every=checkpoint_every)
-    kinds = [name.strip() for name in kind.split(",")]
-    for one in kinds:
-        arg.one_of(LENS_KINDS, kind=one)
-    arg.check_mined(atlas, model, opening)
+    atlas, kinds = options.atlas, parse_kinds(options.kinds)
+    arg.check_mined(atlas, options.model, options.opening)
     from mnemoscope.mining.lenses.lens_pass import fit_lenses
 
     with reporting() as progress:
-        result = fit_lenses(
-            atlas,
-            model,
-            kinds,
-            max_tokens=max_tokens,
-            device=device,
-            opening=opening,
-            checkpoint_every=checkpoint_every,
-            force=force,
-            progress=progress,
-        )
+        result = fit_lenses(atlas, options.model, kinds, progress=progress, **options.taken_by(fit_lenses))
     if json:
         emit(
             {

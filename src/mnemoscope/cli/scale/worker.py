@@ -5,13 +5,13 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Event
-from typing import Annotated
 
 import typer
 
-from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import spoken_time
 from mnemoscope.cli.runner import TERMINATED, emit
+from mnemoscope.foundation.options.declared import like, option
+from mnemoscope.foundation.options.mining_options import AtlasArgument, LoadOptions
 from mnemoscope.foundation.options.model_options import ModelOptions
 from mnemoscope.foundation.progress import ENDING
 
@@ -27,19 +27,18 @@ def _stopping_on_signals(requested: Event) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def worker(
-    atlas: arg.AtlasFolder,
-    model: Annotated[str | None, typer.Option(metavar="MODEL", help="The plan's model, if it has moved.")] = None,
-    device: Annotated[
-        str | None, typer.Option(metavar="NAME", help="What it runs on here.  [default: the plan's kind]")
-    ] = None,
-    text_only: Annotated[bool, typer.Option("--text-only", help="End when the text has been read.")] = False,
-    name: Annotated[str | None, typer.Option(hidden=True)] = None,
-    parent: Annotated[int | None, typer.Option(hidden=True)] = None,
-    *,
-    opening: ModelOptions,
-    json: arg.Json = False,
-) -> None:
+class WorkerOptions(AtlasArgument):
+    model: str | None = option(None, "The plan's model, if it has moved.")
+    device: str | None = like(
+        LoadOptions, "device", default=None, help="What it runs on here.", instead="the plan's kind"
+    )
+    text_only: bool = option(False, "End when the text has been read.")
+    name: str | None = option(None, hidden=True)
+    parent: int | None = option(None, hidden=True)
+    opening: ModelOptions
+
+
+def worker(options: WorkerOptions, *, json: bool) -> None:
     """Work on a prepared run, beside other workers.
 
     As many of these as you like, on any machine that shares the folder. `mine --prepare` prepares a run; `mine` with
@@ -47,8 +46,7 @@ def worker(
 
     Example: mnemoscope worker atlas
     """
-    if device is not None:
-        arg.check_device(device)
+    atlas, parent = options.atlas, options.parent
     from mnemoscope.atlas.manifest import shared_run_of
 
     shared_run_of(atlas)
@@ -60,25 +58,27 @@ def worker(
     def stop() -> bool:
         return requested.is_set() or (parent is not None and os.getppid() != parent)
 
-    name = name or new_name(worker_name_from_environment(os.environ) or "worker")
+    name = options.name or new_name(worker_name_from_environment(os.environ) or "worker")
     with _stopping_on_signals(requested):
-        finished = work(atlas, name, model=model, opening=opening, device=device, text_only=text_only, stop=stop)
+        finished = work(atlas, name, opening=options.opening, stop=stop, **options.taken_by(work))
     if json:
         emit({"atlas": str(atlas), "worker": name, "finished": finished})
     elif not stop():
-        more = "" if finished and not text_only else "; `mnemoscope mine` with the options of --prepare does the rest"
+        rest = options.text_only or not finished
+        more = "; `mnemoscope mine` with the options of --prepare does the rest" if rest else ""
         print(f"{name} has nothing left to do in {atlas}{more}")
     if stop() and not finished:
         raise typer.Exit(TERMINATED)
 
 
-def status(atlas: arg.AtlasFolder, json: arg.Json = False) -> None:
+def status(options: AtlasArgument, *, json: bool) -> None:
     """Say where a run stands, and how long it will take.
 
     What is done, who works on it, and how fast.
 
     Example: mnemoscope status atlas
     """
+    atlas = options.atlas
     from mnemoscope.cluster.status import advice, run_status
 
     run = run_status(atlas)

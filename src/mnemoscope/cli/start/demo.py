@@ -1,14 +1,12 @@
 """`mnemoscope demo`: mines the built-in model on its own text, answers all questions and writes the report."""
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import reporting
 from mnemoscope.cli.runner import emit
 from mnemoscope.errors import AtlasExists
+from mnemoscope.foundation.options.mining_options import DemoOptions
 
 if TYPE_CHECKING:
     from mnemoscope.atlas import Atlas
@@ -19,14 +17,7 @@ REMOVALS = 10
 """Memories per layer whose tokens are removed: the minimum, to keep the demo short."""
 
 
-def demo(
-    out: Annotated[Path, typer.Option("--out", metavar="ATLAS", help="The folder to make.")] = Path("mnemoscope-demo"),
-    max_tokens: Annotated[
-        int | None, typer.Option(metavar="N", help="Stop after so many tokens, for a quicker look.")
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a finished atlas.")] = False,
-    json: arg.Json = False,
-) -> None:
+def demo(options: DemoOptions, *, json: bool) -> None:
     """Mine a small built-in model, and write its report.
 
     Its text is Python's documentation, and the report answers the paper's questions. Works offline and takes a few
@@ -36,25 +27,16 @@ def demo(
 
     Example: mnemoscope demo
     """
-    arg.at_least(1, max_tokens=max_tokens)
+    out = options.out
     occupancy = arg.check_folder(out)
     from mnemoscope.atlas import open_atlas
 
     with reporting() as progress:
-        if force or occupancy != "finished":
+        if options.force or occupancy != "finished":
             from mnemoscope.mining import mine
 
-            mine(
-                MODEL,
-                CORPUS,
-                out=out,
-                max_tokens=max_tokens,
-                removals=REMOVALS,
-                token_activations=True,
-                random=True,
-                force=force,
-                progress=progress,
-            )
+            added: dict[str, Any] = {"removals": REMOVALS, "token_activations": True, "random": True}
+            mine(MODEL, CORPUS, progress=progress, **added, **options.taken_by(mine))
         atlas = open_atlas(out)
         if atlas.manifest.model.spec != MODEL or atlas.manifest.part is not None:
             raise AtlasExists(f"{out} is an atlas, but not the demo's; choose another folder, or --force to replace it")

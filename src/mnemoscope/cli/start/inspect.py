@@ -2,9 +2,7 @@
 
 from pathlib import Path
 from textwrap import fill
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.mined import OTHER_FUNCTION, summarise
@@ -12,83 +10,45 @@ from mnemoscope.cli.progress import loading, reporting, spoken_time
 from mnemoscope.cli.runner import emit
 from mnemoscope.errors import OptionError
 from mnemoscope.foundation.formatting import format_blocks
-from mnemoscope.foundation.options.mining_options import AUTO, MiningOptions
-from mnemoscope.foundation.options.model_options import ModelOptions, check_names
+from mnemoscope.foundation.options.mining_options import InspectOptions, MiningOptions
+from mnemoscope.foundation.options.model_options import check_names
 
 _INDENT, _JOINED = " " * 14, "\N{NO-BREAK SPACE}"
 
 
-def inspect(
-    model: arg.Model,
-    corpus: Annotated[
-        str | None, typer.Option(metavar="CORPUS", help="Estimate the cost of mining this text, without mining it.")
-    ] = None,
-    split: arg.Split = "sentence",
-    text_field: arg.TextField = "text",
-    ids_field: arg.IdsField = None,
-    skip_bad_rows: arg.SkipBadRows = 0,
-    sample: arg.Sample = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="Of the sample, as for mine.")] = MiningOptions.seed,
-    max_tokens: Annotated[int | None, typer.Option(metavar="N", help="As for mine.")] = None,
-    dtype: arg.Dtype = "float32",
-    device: arg.Device = AUTO,
-    *,
-    opening: ModelOptions,
-    json: arg.Json = False,
-) -> None:
+def inspect(options: InspectOptions, *, json: bool) -> None:
     """Show a model's anatomy, and what mining it costs.
 
     Its sizes and the proof made at loading, too. Of an atlas: its model, its text and its size.
 
     Example: mnemoscope inspect builtin:pydocs --corpus wiki.txt
     """
-    arg.at_least(1, max_tokens=max_tokens)
-    arg.at_least(0, skip_bad_rows=skip_bad_rows, seed=seed)
+    model, corpus = options.model, options.corpus
     if (Path(model) / "manifest.json").is_file() and not (Path(model) / "config.json").is_file():
         if corpus is not None:
             raise OptionError(f"{model} is an atlas; --corpus estimates what mining with a model costs")
         summarise(Path(model), json=json)
         return
-    check_names(model, opening)
-    arg.check_text(corpus, text_field=text_field, ids_field=ids_field, split=split)
+    check_names(model, options.loading.opening)
+    mined = MiningOptions.of(vars(options))
+    arg.check_text(corpus, mined)
     from mnemoscope.foundation.origin import made_by
     from mnemoscope.mining.cost_estimate import describe, estimate
     from mnemoscope.models import load_for_ids, load_model
 
-    load = load_model if ids_field is None else load_for_ids
+    load = load_model if mined.ids_field is None else load_for_ids
     with loading(model):
-        loaded = load(model, dtype=dtype, device=device, **opening.keywords())
+        loaded = load(model, **options.loading.keywords())
     with reporting() as progress:
         facts = describe(loaded)
-        cost = None
-        if corpus is not None:
-            cost = estimate(
-                loaded,
-                corpus,
-                split=split,
-                text_field=text_field,
-                ids_field=ids_field,
-                sample=sample,
-                seed=seed,
-                max_tokens=max_tokens,
-                skip_bad_rows=skip_bad_rows,
-                progress=progress,
-            )
+        cost = None if corpus is None else estimate(loaded, corpus, mined, progress=progress)
     if json:
         estimated = None if cost is None else {**vars(cost), "total_seconds": cost.total_seconds}
-        options = {
-            "corpus": corpus,
-            "split": split,
-            "text_field": text_field,
-            "ids_field": ids_field,
-            "sample": sample,
-            "max_tokens": max_tokens,
-            "skip_bad_rows": skip_bad_rows,
-            "dtype": dtype,
-            **vars(opening),
-        }
-        options["dictionary"] = opening.dictionary and str(opening.dictionary)
-        origin = made_by(model=loaded.fingerprint, atlas=None, options=options, seed=None if corpus is None else seed)
+        apart = ("model", "seed", "device")
+        stated = {one.name: value for one, value in options.values() if one.name not in apart}
+        stated |= {"dictionary": stated["dictionary"] and str(stated["dictionary"])}
+        seed = None if corpus is None else mined.seed
+        origin = made_by(model=loaded.fingerprint, atlas=None, options=stated, seed=seed)
         emit({**facts, "cost": estimated, "made_by": origin})
         return
     kind = " ".join((facts["block"], "gated" if facts["gated"] else "ungated", facts["activation"]))

@@ -8,10 +8,14 @@ systems that rename atomically.
 
 import os
 import re
+import shutil
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
+from uuid import uuid4
 
 from mnemoscope.atlas.manifest import WORK
 from mnemoscope.errors import StoreFailed
@@ -43,21 +47,32 @@ class Lease:
 
 
 class LeaseFolder:
-    """The tasks 0..count-1 of one stage."""
+    """The tasks 0..count-1 of one stage, in a folder whose name has their number."""
 
     def __init__(self, directory: Path, stage: str, count: int) -> None:
-        self.path = directory / LEASES / stage.replace(" ", "-")
+        self.path = directory / LEASES / f"{stage.replace(' ', '-')}-of-{count}"
         self.count = count
 
+    @classmethod
+    def find(cls, directory: Path, stage: str) -> Self | None:
+        """The tasks of a stage; None if nobody has counted them yet."""
+        for path in (directory / LEASES).glob(f"{stage.replace(' ', '-')}-of-*"):
+            return cls(directory, stage, int(path.name.rpartition("-")[2]))
+        return None
+
     def make(self, *, again: int = 0) -> None:
-        """Makes missing files; for one process at a time. Some of the first `again` tasks may have been done before."""
-        make_folder(self.path)
-        there = {lease.number for lease in self._read()}
+        """Makes the files, unless they are there; of several processes one succeeds. Some of the first `again` tasks
+        may have been done before.
+        """
+        making = self.path.parent / f"making-{uuid4().hex}"
+        make_folder(making)
         with storing(self.path):
             for number in range(self.count):
-                if number not in there:
-                    lease = Lease(number, 0, AGAIN if number < again else FREE)
-                    os.close(os.open(self.path / lease.file_name, os.O_CREAT | os.O_EXCL, 0o644))
+                lease = Lease(number, 0, AGAIN if number < again else FREE)
+                os.close(os.open(making / lease.file_name, os.O_CREAT | os.O_EXCL, 0o644))
+            with suppress(OSError):  # it is there
+                making.rename(self.path)
+        shutil.rmtree(making, ignore_errors=True)
 
     def read(self) -> list[Lease]:
         """All tasks, in order."""

@@ -1,8 +1,7 @@
 """Opens a text by its spec: a file, a glob of files, a hub data set or the built-in corpus.
 
-A source yields documents in a fixed order and can start after the first few. It cuts no sentences, does not know the
-hash rule for held-out documents, and reads nothing before documents are requested, but refuses an impossible spec at
-once.
+A source yields documents in a fixed order. It cuts no sentences, does not know the hash rule for held-out documents,
+and reads nothing before documents are requested, but refuses an impossible spec at once.
 """
 
 import glob
@@ -39,8 +38,8 @@ class Source:
     identity: dict[str, object]
     """Decides whether a tokenized corpus can be reused, as plain JSON values: names, sizes and dates of files (also of
     the built-in text), wherever they lie; the commit of a data set on the hub."""
-    read: Callable[[Meter, int, RowField], Iterator[Piece]]
-    """Yields the pieces of the documents after the first `int`, and meters bytes of the files."""
+    read: Callable[[Meter, RowField], Iterator[Piece]]
+    """Yields the pieces of the documents, and meters bytes of the files."""
     size: int | None = None
     held_out: frozenset[str] | None = None
     """Keys of the documents held out in place of the hash rule (the built-in corpus), or None."""
@@ -53,7 +52,7 @@ class Source:
     def name(self) -> str:
         return display_name(self.spec, of_text=True)
 
-    def pieces(self, skip: int = 0, *, vocabulary: int | None = None, render: Render | None = None) -> Iterator[Piece]:
+    def pieces(self, *, vocabulary: int | None = None, render: Render | None = None) -> Iterator[Piece]:
         """Yields `(piece, ends)`: a document is its pieces joined, `ends` is True on its last.
 
         `vocabulary` bounds the token ids in rows of ids; None does not. `render` makes the text of a chat. Raises
@@ -61,15 +60,13 @@ class Source:
         the kind that its name states.
         """
         self.meter.done = self.meter.passed_over = 0
-        begin = skip if self.draw is None else 0  # a number counts drawn documents only
-        if begin == 0:
-            self.rows.bad.places.clear()
-        pieces = self.read(self.meter, begin, replace(self.rows, vocabulary=vocabulary, render=render))
-        yield from pieces if self.draw is None else self._draw_from(pieces, *self.draw, skip=skip)
+        self.rows.bad.places.clear()
+        pieces = self.read(self.meter, replace(self.rows, vocabulary=vocabulary, render=render))
+        yield from pieces if self.draw is None else self._draw_from(pieces, *self.draw)
 
-    def documents(self, skip: int = 0, *, vocabulary: int | None = None, render: Render | None = None) -> Iterator[str]:
-        """Yields every document after the first `skip`; raises like `pieces`, and above `LONGEST` characters."""
-        return self._join_pieces(self.pieces(skip, vocabulary=vocabulary, render=render), first=skip)
+    def documents(self, *, vocabulary: int | None = None, render: Render | None = None) -> Iterator[str]:
+        """Yields every document; raises like `pieces`, and above `LONGEST` characters."""
+        return self._join_pieces(self.pieces(vocabulary=vocabulary, render=render))
 
     def with_sample(self, share: float | None, seed: int) -> "Source":
         """The same text with a seeded share of its documents (definitions.md section 3, "sample"); None: all."""
@@ -77,22 +74,20 @@ class Source:
             return self
         return replace(self, draw=(share, seed), identity={**self.identity, "sample": [share, seed]})
 
-    def _draw_from(self, pieces: Iterator[Piece], share: float, seed: int, *, skip: int) -> Iterator[Piece]:
+    def _draw_from(self, pieces: Iterator[Piece], share: float, seed: int) -> Iterator[Piece]:
         """Each document is drawn by its text alone (the first 8 bytes of blake2b of the seed in decimal, a space and
-        the text, over 2^64, are below the share): so it merges and resumes exactly.
+        the text, over 2^64, are below the share).
         """
         for text in self._join_pieces(pieces):
             digest = hashlib.blake2b(f"{seed} {text}".encode()).digest()
             if int.from_bytes(digest[:_HASH_BYTES]) >= share * 2.0 ** (8 * _HASH_BYTES):
                 self.meter.passed_over += 1
-            elif skip:
-                skip -= 1
             else:
                 yield text, True
 
-    def _join_pieces(self, pieces: Iterator[Piece], *, first: int = 0) -> Iterator[str]:
+    def _join_pieces(self, pieces: Iterator[Piece]) -> Iterator[str]:
         parts: list[str] = []
-        number, size = first, 0
+        number, size = 0, 0
         for piece, ends in pieces:
             parts.append(piece)
             size += len(piece)
@@ -148,11 +143,10 @@ def _built_in(spec: str) -> Source:
     if part is None:
         raise CorpusNotFound(f"no built-in corpus {spec!r}; there are {' and '.join(BUILT_IN)}")
 
-    def read(meter: Meter, skip: int, _: RowField) -> Iterator[Piece]:
-        for number, text in enumerate(pydocs.documents(part)):
+    def read(meter: Meter, _: RowField) -> Iterator[Piece]:
+        for text in pydocs.documents(part):
             meter.done += len(text.encode())
-            if number >= skip:
-                yield text, True
+            yield text, True
 
     identity: dict[str, object] = {"spec": spec, "files": pydocs.sources_digest(part)}
     return Source(spec, identity, read, held_out=pydocs.held_out_hashes())
@@ -166,8 +160,8 @@ def _hub(spec: str, *, field: RowField) -> Source:
     rows = options[1] if len(options) == 2 and options[1] else "train"
     stream, contents = find_hub(name, config=config, split=rows)
 
-    def read(meter: Meter, skip: int, row_field: RowField) -> Iterator[Piece]:
-        for text, ends in read_hub(name, stream(), field=row_field, skip=skip + len(row_field.bad.places)):
+    def read(meter: Meter, row_field: RowField) -> Iterator[Piece]:
+        for text, ends in read_hub(name, stream(), field=row_field):
             meter.done += len(text.encode())
             yield text, ends
 
@@ -181,15 +175,10 @@ def _files(spec: str, *, field: RowField, split: str) -> Source:
         raise _no_fields(str(paths[endings.index(".txt")]))
     stats = [path.stat() for path in paths]
 
-    def read(meter: Meter, skip: int, row_field: RowField) -> Iterator[Piece]:
+    def read(meter: Meter, row_field: RowField) -> Iterator[Piece]:
         for path, ending, opened in zip(paths, endings, stats, strict=True):
             rows = read_parquet if ending == ".parquet" else read_jsonl
-            pieces = read_text(path, meter, split=split) if ending == ".txt" else rows(path, meter, field=row_field)
-            for text, ends in pieces:
-                if skip == 0:
-                    yield text, ends
-                elif ends:
-                    skip -= 1
+            yield from read_text(path, meter, split=split) if ending == ".txt" else rows(path, meter, field=row_field)
             now = path.stat() if path.exists() else None
             if now is None or (now.st_size, now.st_mtime_ns) != (opened.st_size, opened.st_mtime_ns):
                 raise CorpusUnreadable(f"{path} changed while it was read; run the same command again")

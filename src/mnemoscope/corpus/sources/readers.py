@@ -173,18 +173,18 @@ def _rows_together(path: Path, metadata: Any, field: RowField) -> int:
     return max(1, min(_TOGETHER, _UNPACKED // most))
 
 
-def read_hub(name: str, stream: Any, *, field: RowField, skip: int) -> Iterator[Piece]:
-    """Yields the text of every row after the first `skip`."""
-    number = skip
+def read_hub(name: str, stream: Any, *, field: RowField) -> Iterator[Piece]:
+    """Yields the text of every row."""
+    number = 0
     try:
-        for row in stream.skip(skip) if skip else stream:
+        for row in stream:
             if (text := field.text_of(row, f"hub:{name}: row {number}")) is not None:
                 yield text, True
             number += 1
     except CorpusUnreadable:
         raise
     except Exception as error:
-        kind = CorpusUnreadable if number > skip else CorpusNotFound
+        kind = CorpusUnreadable if number else CorpusNotFound
         raise kind(f"hub:{name}: row {number} cannot be read ({_reason(error)})") from None
 
 

@@ -31,20 +31,19 @@ class BadRow(CorpusUnreadable):
 @dataclass(slots=True)
 class BadRows:
     most: int = 0
-    places: dict[str, int] = field(default_factory=dict)
-    """How many came before each; they may have been stored in another order."""
+    places: list[str] = field(default_factory=list)
 
     def pass_over(self, place: str, wrong: BadRow) -> None:
         """Counts a bad row."""
-        if len(self.places) - (place in self.places) >= self.most:
+        if len(self.places) >= self.most:
             passed = f" (after {self.most:,} skipped bad rows)" if self.most else ""
             raise CorpusUnreadable(f"{wrong}{passed}") from None
-        self.places.setdefault(place, len(self.places))
+        self.places.append(place)
 
     def document(self) -> dict[str, Any]:
         """How many there are, and the places of the first, by the names of their files, as plain JSON values."""
-        rows = [place.rpartition("/")[2] for place in sorted(self.places, key=lambda place: self.places[place])]
-        return {"count": len(rows), "rows": rows[:LISTED]}
+        rows = [place.rpartition("/")[2] for place in self.places[:LISTED]]
+        return {"count": len(self.places), "rows": rows}
 
 
 @dataclass(frozen=True)

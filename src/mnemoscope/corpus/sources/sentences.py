@@ -10,17 +10,14 @@ from itertools import accumulate
 
 import sentencex  # type: ignore[import-untyped]
 
-from mnemoscope.errors import OptionError
-
-SPLITS = ("sentence", "line", "document")
+from mnemoscope.foundation.options.mining_options import MiningOptions
 
 _LINE_END = re.compile(r"\r\n?|\n")
 _BLANK_LINES = re.compile(r"\n[^\S\n]*\n")
 
 
 def check_split(split: str) -> None:
-    if split not in SPLITS:
-        raise OptionError(f"unknown split {split!r}: choose one of {', '.join(SPLITS)}")
+    MiningOptions.check({"split": split})
 
 
 def split_sentences(text: str, split: str) -> list[str]:

@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,10 +45,16 @@ def count_repeats(
         ends = _spill(read, count, path=spilled)
         with spilled.open("rb") as file:
             for size in np.diff(ends, prepend=0):
+                if not size:
+                    continue
                 entries = np.fromfile(file, _ENTRY, int(size))
-                if size:
-                    _resolve(entries, repeats.array)
-                    repeats.release()
+                # A bucket is in serial order and the sort is stable, so the first of a group is the first occurrence.
+                order = np.lexsort((entries["low"], entries["high"]))
+                high, low = entries["high"][order], entries["low"][order]
+                differs = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
+                starts = np.flatnonzero(np.concatenate(([True], differs)))
+                repeats.array[entries["serial"][order[starts]]] = np.diff(starts, append=len(order))
+                repeats.release()
     finally:
         spilled.unlink(missing_ok=True)
     return repeats
@@ -84,15 +89,6 @@ def _spill(read: Callable[[int, int], Hashes], count: int, *, path: Path) -> Int
 
 def _bucket(hashes: Hashes, shift: np.uint64) -> Integers:
     return (hashes[:, 0] >> shift).astype(np.int64)
-
-
-def _resolve(entries: NDArray[Any], repeats: NDArray[Any]) -> None:
-    # A bucket is in serial order and the sort is stable, so the first of a group is the first occurrence.
-    order = np.lexsort((entries["low"], entries["high"]))
-    high, low = entries["high"][order], entries["low"][order]
-    starts = np.flatnonzero(np.concatenate(([True], (high[1:] != high[:-1]) | (low[1:] != low[:-1]))))
-    sizes = np.diff(starts, append=len(order))
-    repeats[entries["serial"][order[starts]]] = sizes
 
 
 def _allocate(path: Path, size: int) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from mnemoscope.corpus.tokenized.duplicates import CHUNK, count_repeats
 from mnemoscope.corpus.tokenized.encoded_batches import RECORD
-from mnemoscope.corpus.tokenized.first_pass import LISTED, SHARES, ReadState
+from mnemoscope.corpus.tokenized.first_pass import LISTED, SHARES
 from mnemoscope.corpus.tokenized.tokenized_corpus import COLUMNS, Integers, MappedArray
 
 TEXT_CHUNK = 1 << 22
@@ -31,8 +31,8 @@ _ENOUGH = 4_000
 class Limits:
     held_out: str
     """`hash` (the threshold rule), `list` (documents that the source names) or `nothing`."""
-    max_sentences: int | None
-    max_tokens: int | None
+    sentences: int | None
+    tokens: int | None
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,11 @@ def expected_share(sentences: float) -> float:
     return min(_MOST, max(_LEAST, SHARES * _ENOUGH / max(1, sentences))) / SHARES
 
 
-def finalize(directory: Path, state: ReadState, *, limits: Limits) -> FinalizedCorpus:
+def finalize(directory: Path, occurrences: int, *, limits: Limits) -> FinalizedCorpus:
     repeats = count_repeats(
-        lambda start, stop: _records(directory, start, stop)["hash"], state.occurrences, directory=directory
+        lambda start, stop: _records(directory, start, stop)["hash"], occurrences, directory=directory
     )
-    classes = MappedArray(directory / "classes.bin", "<u2")
+    classes = np.fromfile(directory / "classes.bin", "<u2")
     held = _held_classes(directory, repeats, classes=classes, limits=limits)
     final = _write_columns(directory, repeats, classes=classes, held=held, limits=limits)
     if final.mined_sentences == 0 and final.sentences and held.any():
@@ -90,21 +90,22 @@ def _distinct(directory: Path, repeats: MappedArray) -> Iterator[tuple[NDArray[A
         yield _records(directory, start, stop), first, times[first]
 
 
-def _held_classes(directory: Path, repeats: MappedArray, *, classes: MappedArray, limits: Limits) -> NDArray[np.bool_]:
+def _held_classes(
+    directory: Path, repeats: MappedArray, *, classes: NDArray[np.uint16], limits: Limits
+) -> NDArray[np.bool_]:
     held = np.zeros(SHARES + 1, np.bool_)
     if limits.held_out == "list":
         held[LISTED] = True
     elif limits.held_out == "hash":
         sentences = np.zeros(SHARES, np.int64)
         for records, first, _ in _distinct(directory, repeats):
-            sentences += np.bincount(classes.array[records["document"][first]], minlength=SHARES)
-            classes.release()
+            sentences += np.bincount(classes[records["document"][first]], minlength=SHARES)
         held[: held_out_threshold(np.arange(SHARES), sentences)] = True
     return held
 
 
 def _write_columns(
-    directory: Path, repeats: MappedArray, *, classes: MappedArray, held: NDArray[np.bool_], limits: Limits
+    directory: Path, repeats: MappedArray, *, classes: NDArray[np.uint16], held: NDArray[np.bool_], limits: Limits
 ) -> FinalizedCorpus:
     text_at = token_at = sentences = mined = mined_tokens = held_sentences = 0
     reached = False
@@ -115,8 +116,7 @@ def _write_columns(
             token_ends = token_at + np.cumsum(records["tokens"], dtype=np.int64)
             text_at, token_at = int(text_ends[-1]), int(token_ends[-1])
             lengths = records["tokens"][first].astype(np.int64)
-            out = held[classes.array[records["document"][first]]]
-            classes.release()
+            out = held[classes[records["document"][first]]]
             ids = np.arange(sentences, sentences + len(first))
             taken = np.flatnonzero(~out)
             if reached:
@@ -143,25 +143,21 @@ def _write_columns(
             mined += len(taken)
             mined_tokens += int(lengths[taken].sum())
             held_sentences += int(out.sum())
-    below = int(held[:SHARES].sum())
-    held_documents = 0
-    for start in range(0, len(classes.array), CHUNK):
-        held_documents += int(held[classes.array[start : start + CHUNK]].sum())
-        classes.release()
+    below, held_documents = int(held[:SHARES].sum()), int(held[classes].sum())
     return FinalizedCorpus(sentences, mined, mined_tokens, held_sentences, held_documents, below, reached)
 
 
 def _within(lengths: Integers, *, mined: int, tokens: int, limits: Limits) -> tuple[int, bool]:
     """How many more sentences the caps allow, always at least the very first; and whether a cap is reached."""
     kept, ends = len(lengths), tokens + np.cumsum(lengths)
-    if limits.max_sentences is not None:
-        kept = min(kept, limits.max_sentences - mined)
-    if limits.max_tokens is not None:
-        fitting = int(np.searchsorted(ends, limits.max_tokens, side="right"))
+    if limits.sentences is not None:
+        kept = min(kept, limits.sentences - mined)
+    if limits.tokens is not None:
+        fitting = int(np.searchsorted(ends, limits.tokens, side="right"))
         kept = min(kept, max(fitting, 1 if mined == 0 else 0))
-    if kept < len(lengths) or mined + kept == limits.max_sentences:
+    if kept < len(lengths) or mined + kept == limits.sentences:
         return kept, True
-    return kept, limits.max_tokens is not None and kept > 0 and int(ends[kept - 1]) >= limits.max_tokens
+    return kept, limits.tokens is not None and kept > 0 and int(ends[kept - 1]) >= limits.tokens
 
 
 def fingerprint(directory: Path, sentences: int) -> str:

@@ -1,9 +1,8 @@
-"""The one reading of the text: every sentence's text, tokens and hash appended to files, resumable at any moment.
+"""The one reading of the text: every sentence's text, tokens and hash appended to files.
 
 Written from front to back: `text.bin` (UTF-8, one sentence after the other), `tokens.bin` (int32), `occurrences.bin`
-(one `RECORD` per occurrence of a sentence) and `classes.bin` (uint16 per document: its class for the hold-out rule). A
-checkpoint makes them durable and notes their sizes; a restart truncates them to these sizes and skips the text read
-before. `finalize` finds duplicates and held-out documents later.
+(one `RECORD` per occurrence of a sentence) and `classes.bin` (uint16 per document: its class for the hold-out rule).
+`finalize` finds duplicates and held-out documents later.
 
 While batches of sentences are tokenised, one per core, the text is read and cut for the next.
 """
@@ -14,16 +13,15 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, final
+from typing import IO, final
 
-from mnemoscope.corpus.tokenized.encoded_batches import RECORD, EncodedBatch, Encoder, encode_batch
+from mnemoscope.corpus.tokenized.encoded_batches import EncodedBatch, Encoder, encode_batch
 from mnemoscope.foundation.cores import usable_cores
 from mnemoscope.foundation.shared_change import shared_change
 
-FILES = ("text.bin", "tokens.bin", "occurrences.bin", "classes.bin")
 SHARES = 10_000
 LISTED = SHARES
 """The class of a document that a source's own list holds out; its other documents have class 0."""
@@ -74,28 +72,16 @@ def _class_of(digest: str, listed: frozenset[str] | None) -> int:
 
 
 @dataclass(slots=True)
-class ReadState:
+class ReadCounts:
     documents: int = 0
-    pieces: int = 0
-    """Pieces read of the current document."""
     found: int = 0
     """Sentences found, before over-long ones are cut."""
-    look: int = 0
-    """With a cap: the number of found sentences at which to check next whether it is reached."""
     occurrences: int = 0
     """Sentences stored, windows and repeats counted one by one."""
     windows: int = 0
     tokens: int = 0
     text_bytes: int = 0
     without_tokens: int = 0
-    passed_over: int = 0
-    """Documents that were read but not drawn."""
-    bad_rows: dict[str, int] = field(default_factory=dict)
-    """The skipped rows, each with how many came before it."""
-
-    def sizes(self) -> dict[str, int]:
-        sizes = (self.text_bytes, 4 * self.tokens, RECORD.itemsize * self.occurrences, 2 * self.documents)
-        return dict(zip(FILES, sizes, strict=True))
 
 
 @final
@@ -103,14 +89,13 @@ class FirstPass:
     def __init__(
         self,
         directory: Path,
-        state: ReadState,
         *,
         encoder: Encoder,
         longest: int,
         vocabulary: int,
         listed: frozenset[str] | None,
     ) -> None:
-        self.state, self._listed = state, listed
+        self.counts, self._listed = ReadCounts(), listed
         self._encode = partial(encode_batch, encoder, longest=longest, vocabulary=vocabulary)
         self._texts: list[str] = []
         self._documents: list[int] = []
@@ -122,17 +107,12 @@ class FirstPass:
         self._encoding: deque[Future[EncodedBatch]] = deque()
         """The batches submitted and not written yet, in order."""
         self._hash = _new_hash(listed)
-        self._files: dict[str, IO[bytes]] = {}
-        for name, size in state.sizes().items():
-            file = (directory / name).open("r+b" if (directory / name).exists() else "w+b")
-            self._files[name] = file
-            file.truncate(size)
-            file.seek(size)
+        names = ("text", "tokens", "occurrences", "classes")
+        self._files: dict[str, IO[bytes]] = {name: (directory / f"{name}.bin").open("wb") for name in names}
         self._alone = ExitStack()
         self._alone.enter_context(one_thread_a_call())
 
     def close(self) -> None:
-        """Closes the files. Unflushed data is lost; a restart reads it again."""
         self._workers.shutdown(cancel_futures=True)
         self._alone.close()
         for file in self._files.values():
@@ -140,15 +120,13 @@ class FirstPass:
             with suppress(OSError):
                 file.close()
 
-    def hash_piece(self, piece: str) -> None:
+    def add(self, piece: str, sentences: list[str]) -> None:
+        """A piece of the current document, and the sentences that it is cut into."""
         self._hash.update(piece.encode())
-
-    def add(self, sentences: list[str]) -> None:
-        self.state.pieces += 1
-        self.state.found += len(sentences)
+        self.counts.found += len(sentences)
         for sentence in sentences:
             self._texts.append(sentence)
-            self._documents.append(self.state.documents)
+            self._documents.append(self.counts.documents)
             self._characters += len(sentence)
             if len(self._texts) >= self._most or self._characters >= self._most_characters:
                 self._hand_on()
@@ -156,22 +134,16 @@ class FirstPass:
     def end_document(self) -> None:
         held = _class_of(self._hash.hexdigest(), self._listed)
         self._hash = _new_hash(self._listed)
-        self._files["classes.bin"].write(held.to_bytes(2, "little"))
-        self.state.documents += 1
-        self.state.pieces = 0
-
-    def checkpoint(self) -> dict[str, Any]:
-        """Makes everything added so far durable; returns the state, which the caller then stores."""
-        self.flush()
-        for file in self._files.values():
-            file.flush()
-            os.fsync(file.fileno())
-        return asdict(self.state)
+        self._files["classes"].write(held.to_bytes(2, "little"))
+        self.counts.documents += 1
 
     def flush(self) -> None:
+        """Everything added so far is then in the files."""
         self._hand_on()
         while self._encoding:
             self._write(self._encoding.popleft().result())
+        for file in self._files.values():
+            file.flush()
 
     def _hand_on(self) -> None:
         if self._texts:
@@ -182,11 +154,11 @@ class FirstPass:
             self._write(self._encoding.popleft().result())
 
     def _write(self, batch: EncodedBatch) -> None:
-        self._files["text.bin"].write(batch.text)
-        self._files["tokens.bin"].write(batch.tokens.tobytes())
-        self._files["occurrences.bin"].write(batch.records.tobytes())
-        self.state.windows += batch.windows
-        self.state.without_tokens += batch.without_tokens
-        self.state.occurrences += len(batch.records)
-        self.state.tokens += len(batch.tokens)
-        self.state.text_bytes += len(batch.text)
+        self._files["text"].write(batch.text)
+        self._files["tokens"].write(batch.tokens.tobytes())
+        self._files["occurrences"].write(batch.records.tobytes())
+        self.counts.windows += batch.windows
+        self.counts.without_tokens += batch.without_tokens
+        self.counts.occurrences += len(batch.records)
+        self.counts.tokens += len(batch.tokens)
+        self.counts.text_bytes += len(batch.text)

@@ -1,14 +1,15 @@
-"""From a source to a tokenized corpus: read once, finalize; after an interruption it continues from a checkpoint.
+"""From a source to a tokenized corpus: read once, finalized, and described.
 
-`copy.json` in the folder stores the arguments of the corpus, the position of the reading, and, written last, that it is
-finished. A folder made with other arguments, or from a file that has changed since, is emptied of this room's own files
-and made anew.
+`copy.json` in the folder is written last: the arguments of the corpus, its counts, and the hash of every file and of
+itself. A corpus that is there is taken up if all of that is so. A folder of other arguments, of a file that has changed
+since, of a reading that was broken off, or with a damaged file is emptied of this room's own files and made anew.
 """
 
 import hashlib
 import json
+import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
@@ -23,18 +24,18 @@ from mnemoscope.corpus.sources.sentences import check_split, split_sentences
 from mnemoscope.corpus.tokenized.duplicates import count_repeats
 from mnemoscope.corpus.tokenized.encoded_batches import Encoder
 from mnemoscope.corpus.tokenized.finalize import FinalizedCorpus, Limits, finalize, fingerprint
-from mnemoscope.corpus.tokenized.first_pass import FILES, FirstPass, ReadState
+from mnemoscope.corpus.tokenized.first_pass import FirstPass
 from mnemoscope.corpus.tokenized.tokenized_corpus import COLUMNS, TokenizedCorpus
-from mnemoscope.errors import CorpusEmpty, CorpusUnreadable, OptionError
-from mnemoscope.foundation.files import flush, read_object, remove_strays, storing, write_bytes
-from mnemoscope.foundation.progress import Progress, ignore_progress
+from mnemoscope.errors import CorpusEmpty, CorpusUnreadable
+from mnemoscope.foundation.files import file_entry, flush, json_bytes, read_object, remove_strays, storing, write_json
+from mnemoscope.foundation.progress import NOTE, Progress, ignore_progress
 
-FORMAT = 2
+FORMAT = 3
 FIRST_LOOK = 65_536
 """With a cap, the corpus is finalized after so many sentences and again whenever their number has doubled."""
 
-_STATE = "copy.json"
-_FINISHED = (*(name for name in FILES if name != "occurrences.bin"), *(f"{column}.bin" for column in COLUMNS))
+_DESCRIPTION = "copy.json"
+_FILES = ("text.bin", "tokens.bin", "classes.bin", *(f"{column}.bin" for column in COLUMNS))
 PROGRESS_EVERY = 0.2
 """Seconds between two reports of progress."""
 _READ_COUNTS = ("documents", "windows", "without_tokens", "tokens", "text_bytes")
@@ -53,10 +54,9 @@ def prepare(
     validation: Source | None = None,
     render: Render | None = None,
     made_with: Mapping[str, str] | None = None,
-    checkpoint_every: float = 60,
     progress: Progress = ignore_progress,
 ) -> TokenizedCorpus:
-    """The tokenized corpus of a text, made in `directory` or, if it is finished there already, opened.
+    """The tokenized corpus of a text, made in `directory` or, if it is there already and whole, opened.
 
     `directory` is a folder for this alone. No sentence has more than `longest` tokens (longer ones are cut into
     windows), and every token id is below `vocabulary`, the rows of the head. At most `max_sentences` distinct sentences
@@ -64,15 +64,12 @@ def prepare(
 
     `validation` is a separate text for the questions on held-out prefixes; nothing is held out then. `render` makes the
     text of a chat. `made_with` holds what else decides the corpus, above all the tokenizer's fingerprint; a corpus
-    with other entries is made anew. `checkpoint_every` is in seconds. `progress` counts bytes of the text.
+    with other entries is made anew. `progress` counts bytes of the text, and is told of one that is prepared again.
 
     Raises OptionError, CorpusNotFound, CorpusUnreadable, CorpusEmpty (no usable sentence), ModelDamaged (a token id
     beyond the head's rows), StoreFailed.
     """
     check_split(split)
-    for name, value in (("longest", longest), ("max sentences", max_sentences), ("max tokens", max_tokens)):
-        if value is not None and value < 1:
-            raise OptionError(f"{name} is {value}; it must be at least 1")
     make = partial(
         _Preparation,
         encoder=encoder,
@@ -81,7 +78,6 @@ def prepare(
         vocabulary=vocabulary,
         render=render,
         made_with=dict(made_with or {}),
-        checkpoint_every=checkpoint_every,
         progress=progress,
     )
     with storing(directory):
@@ -95,9 +91,9 @@ def prepare(
 
 
 def open_prepared(directory: Path, *, validation: bool) -> TokenizedCorpus:
-    """Opens the corpus that `prepare` finished in `directory`, without writing."""
-    stored = read_object(directory / _STATE)
-    if not stored.get("finished") or stored.get("sizes") != _sizes(directory):
+    """Opens the corpus that `prepare` finished in `directory`, without writing or reading it; sizes are compared."""
+    stored, sizes = _description(directory), {path.name: path.stat().st_size for path in directory.glob("*.bin")}
+    if not stored or any(sizes.get(name) != entry["bytes"] for name, entry in stored["files"].items()):
         raise CorpusUnreadable(f"{directory} does not hold a completely prepared text; prepare it again")
     second = open_prepared(directory / "validation", validation=False) if validation else None
     return TokenizedCorpus(directory, counts=stored["counts"], fingerprint=stored["fingerprint"], second=second)
@@ -114,7 +110,6 @@ class _Preparation:
     vocabulary: int
     render: Render | None
     made_with: dict[str, str]
-    checkpoint_every: float
     progress: Progress
 
     @property
@@ -141,14 +136,10 @@ class _Preparation:
         source, directory = self.source, self.directory
         directory.mkdir(parents=True, exist_ok=True)
         remove_strays(directory)
-        stored = self._usable_state()
-        if stored.get("finished"):
+        if stored := self._taken_up():
             return TokenizedCorpus(directory, counts=stored["counts"], fingerprint=stored["fingerprint"])
-        state = ReadState(**stored.get("position", {}))
-        source.rows.bad.places = state.bad_rows
         reading = FirstPass(
             directory,
-            state,
             encoder=self.encoder,
             longest=self.longest,
             vocabulary=self.vocabulary,
@@ -156,100 +147,85 @@ class _Preparation:
         )
         with closing(reading):
             final, whole = self._read(reading)
+        read = reading.counts
         if final.sentences == 0:
-            raise CorpusEmpty(f"{source.spec}: no usable sentence in {state.documents} documents; give another text")
+            raise CorpusEmpty(f"{source.spec}: no usable sentence in {read.documents} documents; give another text")
         counts = {name: count for name, count in asdict(final).items() if name != "reached"}
-        counts |= {name: getattr(state, name) for name in _READ_COUNTS}
-        counts |= {"duplicates": state.occurrences - final.sentences, "read_whole": whole}
+        counts |= {name: getattr(read, name) for name in _READ_COUNTS}
+        counts |= {"duplicates": read.occurrences - final.sentences, "read_whole": whole}
         if source.draw is not None:
-            counts["documents_passed_over"] = state.passed_over
+            counts["documents_passed_over"] = source.meter.passed_over
         if source.rows.bad.most:
             counts["bad_rows"] = source.rows.bad.document()
         mark = fingerprint(directory, final.sentences)
-        sizes = _sizes(directory)
-        # Later only sizes are checked, and a power cut could leave zeros of that size.
-        for name in sizes:
+        (directory / "occurrences.bin").unlink()
+        for name in _FILES:  # before they are described: a power cut could leave zeros of that size
             flush(directory / name)
         flush(directory)
-        self._save(finished=True, counts=counts, fingerprint=mark, sizes=sizes)
-        (directory / "occurrences.bin").unlink(missing_ok=True)
+        files = {name: file_entry(directory / name) for name in _FILES}
+        described = {"arguments": self.arguments, "counts": counts, "fingerprint": mark, "files": files}
+        write_json(directory / _DESCRIPTION, described | {"sha256": _hash_of(described)})
         return TokenizedCorpus(directory, counts=counts, fingerprint=mark)
 
-    def _save(self, **state: Any) -> None:
-        stored = json.dumps({"arguments": self.arguments, **state}, indent=1, sort_keys=True)
-        write_bytes(self.directory / _STATE, stored.encode())
-
-    def _read(self, reading: FirstPass) -> tuple[FinalizedCorpus, bool]:
-        """Reads the rest of the source; returns the finalized corpus, and whether the source was read to its end."""
-        source, state, limits, split = self.source, reading.state, self.limits, self.split
-        capped = limits.max_sentences is not None or limits.max_tokens is not None
-        state.look = max(state.look, FIRST_LOOK)
-        while state.look < (limits.max_sentences or 0):
-            state.look *= 2
-
-        def final_if_enough() -> FinalizedCorpus | None:
-            if not capped or state.found < state.look:
-                return None
-            # `look` moves after finalizing, so checks come at the same places however often the reading stops.
-            self._save(position=reading.checkpoint())
-            final = finalize(self.directory, state, limits=limits)
-            while state.look <= state.found:
-                state.look *= 2
-            return final if final.reached else None
-
-        if state.pieces == 0 and (final := final_if_enough()) is not None:
-            return final, False
-        skipped = state.pieces
-        saved = shown = time.monotonic()
-        pieces = source.pieces(state.documents, vocabulary=self.vocabulary, render=self.render)
-        if split != "sentence":
-            # These splits keep the text as it is, so a document is cut only when it is whole.
-            whole = source.documents(state.documents, vocabulary=self.vocabulary, render=self.render)
-            pieces = ((text, True) for text in whole)
-        for piece, ends in pieces:
-            reading.hash_piece(piece)
-            if skipped:
-                skipped -= 1
-            else:
-                reading.add(split_sentences(piece, split))
-            if ends:
-                reading.end_document()
-                state.passed_over = source.meter.passed_over
-                if (final := final_if_enough()) is not None:
-                    return final, False
-            now = time.monotonic()
-            if now - shown >= PROGRESS_EVERY:
-                self.progress("reading text", source.meter.done, source.size, "bytes")
-                shown = now
-            if now - saved >= self.checkpoint_every and not skipped:
-                self._save(position=reading.checkpoint())
-                saved = time.monotonic()
-        state.passed_over = source.meter.passed_over
-        self._save(position=reading.checkpoint())
-        self.progress("reading text", source.meter.done, source.size, "bytes")
-        return finalize(self.directory, state, limits=limits), True
-
-    def _usable_state(self) -> dict[str, Any]:
-        """The contents of `copy.json` if the folder's files can be used; else removes them and returns nothing."""
-        directory = self.directory
-        state = read_object(directory / _STATE)
-        if state.get("arguments") == self.arguments:
-            if state.get("finished"):
-                if state["sizes"] == _sizes(directory):
-                    (directory / "occurrences.bin").unlink(missing_ok=True)
-                    return state
-            elif "position" in state:
-                there = _sizes(directory, FILES)
-                if all(there[name] >= least for name, least in ReadState(**state["position"]).sizes().items()):
-                    return state
-        for name in (_STATE, *FILES, *_FINISHED, "repeats.bin", "repeats.bin.spill"):
-            (directory / name).unlink(missing_ok=True)
+    def _taken_up(self) -> dict[str, Any]:
+        """What describes the corpus that is there already; else empties the folder, and says why if it was damaged."""
+        directory, left = self.directory, sorted(self.directory.glob("*.bin*"))
+        stored = _description(directory)
+        if stored.get("arguments") == self.arguments:
+            there = {path.name for path in left}
+            wrong = [
+                name for name in _FILES if name not in there or file_entry(directory / name) != stored["files"][name]
+            ]
+            if not wrong:
+                return stored
+            why = f"{directory / wrong[0]} was damaged since the run was stopped"
+        else:
+            why = "" if stored or not left else f"{directory} holds a text that was not prepared to its end, or damaged"
+        if why:
+            self.progress(NOTE, 0, None, f"{why}; the text is prepared again")
+        for path in (directory / _DESCRIPTION, *left):
+            path.unlink(missing_ok=True)
         return {}
 
+    def _read(self, reading: FirstPass) -> tuple[FinalizedCorpus, bool]:
+        """Reads the source; returns the finalized corpus, and whether the source was read to its end."""
+        source, read, limits, split = self.source, reading.counts, self.limits, self.split
+        look = FIRST_LOOK if (limits.sentences, limits.tokens) != (None, None) else math.inf
+        while look < (limits.sentences or 0):
+            look *= 2
+        options: dict[str, Any] = {"vocabulary": self.vocabulary, "render": self.render}
+        pieces = source.pieces(**options)
+        if split != "sentence":  # these keep the text as it is, so a document is cut only when it is whole
+            pieces = ((text, True) for text in source.documents(**options))
+        shown = time.monotonic()
+        for piece, ends in pieces:
+            reading.add(piece, split_sentences(piece, split))
+            if ends:
+                reading.end_document()
+            if ends and read.found >= look:
+                reading.flush()
+                final = finalize(self.directory, read.occurrences, limits=limits)
+                if final.reached:
+                    return final, False
+                while look <= read.found:
+                    look *= 2
+            if time.monotonic() - shown >= PROGRESS_EVERY:
+                self.progress("reading text", source.meter.done, source.size, "bytes")
+                shown = time.monotonic()
+        reading.flush()
+        self.progress("reading text", source.meter.done, source.size, "bytes")
+        return finalize(self.directory, read.occurrences, limits=limits), True
 
-def _sizes(directory: Path, names: Iterable[str] = _FINISHED) -> dict[str, int]:
-    paths = {name: directory / name for name in names}
-    return {name: path.stat().st_size if path.is_file() else -1 for name, path in paths.items()}
+
+def _description(directory: Path) -> dict[str, Any]:
+    """What `copy.json` says of a finished corpus; empty if it is missing or damaged."""
+    stored = read_object(directory / _DESCRIPTION)
+    sealed = stored.pop("sha256", None)
+    return stored if sealed == _hash_of(stored) else {}
+
+
+def _hash_of(described: dict[str, Any]) -> str:
+    return hashlib.sha256(json_bytes(described)).hexdigest()
 
 
 def _overlap(corpus: TokenizedCorpus, second: TokenizedCorpus) -> int:

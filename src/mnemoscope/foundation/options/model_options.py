@@ -6,13 +6,13 @@ decide numbers, and every command or script shown to a reader is made from it. K
 
 import os
 import re
-import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from mnemoscope.errors import ModelNotFound, OptionError
+from mnemoscope.foundation.options.declared import DeclaredOptions, option
 
 _SCHEMES = ("builtin:", "handmade:", "hub:", "memory:")
 _FAIRSEQ = "fairseq:"
@@ -79,83 +79,18 @@ def check_names(model: str, opening: "ModelOptions") -> None:
     stored = model.endswith(".gguf") and Path(model).expanduser().is_file()
     if not stored and not (separator and scheme in ("builtin", "handmade", "fairseq")):
         local_folder(model)
-    for option, give in _GIVE.items():
-        given = getattr(opening, option)
+    for field, give in _GIVE.items():
+        given = getattr(opening, field)
         if given is not None and is_path(given) and not os.path.exists(os.path.expanduser(given)):
             raise ModelNotFound(f"no folder {given!r}; give {give}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModelOptions:
-    """How a model is opened, beside its name, number format and device; every option may be left out."""
+def write_max_memory(given: str | Mapping[int | str, int | str] | None) -> str | None:
+    """The option as text, of `{0: "20GiB", "cpu": "60GiB"}` or a text; numbers count bytes."""
+    if not isinstance(given, Mapping):
+        return f"{given}B" if isinstance(given, int) else given
+    return ",".join(f"{device}={f'{size}B' if isinstance(size, int) else size}" for device, size in given.items())
 
-    revision: str | None = None
-    """The branch, tag or commit of the model on the hub; not of its adapter or of another tokenizer."""
-    adapter: str | None = None
-    """The folder or hub id of a PEFT adapter."""
-    tokenizer: str | None = None
-    """The folder or hub id of a tokenizer that replaces the model's own; `ids`: texts are token ids."""
-    beginning: str | None = None
-    """The token before every sentence in place of the model's own, as its vocabulary shows it; `none`: no token."""
-    dequantize: bool = False
-    """Whether quantised weights are widened at loading."""
-    dictionary: str | os.PathLike[str] | None = None
-    """The `dict.txt` of a fairseq checkpoint, where it is not beside it."""
-    trust_remote_code: bool = False
-    """Whether code that comes with the model may run."""
-    max_memory: str | None = None
-    """How much of each device the weights may take, such as `2GiB` or `0=20GiB,cpu=60GiB`; changes no number."""
-
-    def __post_init__(self) -> None:
-        if self.max_memory is not None:
-            parse_max_memory(self.max_memory)
-
-    def spec_of(self, source: str) -> str:
-        """The model's name with its adapter: `gpt2+my-adapter`."""
-        return source if self.adapter is None else f"{source}+{self.for_display().adapter}"
-
-    def for_display(self) -> "ModelOptions":
-        named = {name: str(value) for name in NAMED if (value := getattr(self, name)) is not None}
-        shown: dict[str, Any] = {name: display_name(full_name(value)) for name, value in named.items()}
-        return replace(self, **shown)
-
-    def keywords(self) -> dict[str, Any]:
-        values = {KEYWORDS.get(name, name): value for name, value in self._unusual().items()}
-        return {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in values.items()}
-
-    def words(self) -> list[str]:
-        words: list[str] = []
-        for keyword, value in self.keywords().items():
-            words.append(f"--{keyword.replace('_', '-')}")
-            words += [] if value is True else [shlex.quote(str(value))]
-        return words
-
-    def python_line(self, source: str) -> str:
-        """The line of a Python script that opens the model `source` with these options, as `model`."""
-        arguments = [repr(source), *(f"{name}={value!r}" for name, value in self.keywords().items())]
-        return f"model = ms.load_model({', '.join(arguments)})"
-
-    def plan_entries(self) -> dict[str, Any]:
-        """The options that a mining plan stores, by their names there; display names in place of paths."""
-        return {name: getattr(self.for_display(), name) for name in PLANNED}
-
-    def or_planned(self, plan: Mapping[str, Any]) -> "ModelOptions":
-        """These options, with those left out taken from a plan, or from the paths beside it."""
-        own = self._unusual()
-        names = (*PLANNED, "dictionary")
-        return replace(self, **{name: plan[name] for name in names if name in plan and name not in own})
-
-    def _unusual(self) -> dict[str, Any]:
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in values.items() if value not in (None, False)}
-
-
-AS_USUAL = ModelOptions()
-PLANNED = ("revision", "adapter", "tokenizer", "dequantize", "beginning")
-"""Options that a plan stores; it knows `dict.txt` by its content, and code by its text."""
-NAMED = ("adapter", "tokenizer", "dictionary")
-KEYWORDS = {"dictionary": "dict"}
-"""Fields whose option has another name."""
 
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
@@ -178,16 +113,84 @@ def parse_max_memory(text: str) -> dict[int | str | None, int]:
     return sizes
 
 
-def write_max_memory(given: str | Mapping[int | str, int | str] | None) -> str | None:
-    """The option as text, of `{0: "20GiB", "cpu": "60GiB"}` or a text; numbers count bytes."""
-    if not isinstance(given, Mapping):
-        return f"{given}B" if isinstance(given, int) else given
-    return ",".join(f"{device}={f'{size}B' if isinstance(size, int) else size}" for device, size in given.items())
-
-
 def _bytes_of(size: str) -> int | None:
     """The bytes of `20GiB` (powers of 1,024) or `20GB` (of 1,000); None where it is no size."""
     match = re.fullmatch(r"\s*([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([KMGT]?)(I?)B\s*", size, re.ASCII | re.IGNORECASE)
     if match is None or (match[3] and not match[2]):
         return None
     return int(float(match[1]) * (1024 if match[3] else 1000) ** _POWERS[match[2].upper()])
+
+
+class ModelArgument(DeclaredOptions):
+    model: str = option(
+        help="A hub id (gpt2), a local folder, a .gguf file, builtin:pydocs, fairseq:PATH.pt, or handmade:NAME.",
+        argument=True,
+    )
+
+
+class ModelOptions(DeclaredOptions):
+    """How a model is opened, beside its name, number format and device; every option may be left out. A plan stores
+    the planned ones; it knows `dict.txt` by its content, and code by its text.
+    """
+
+    adapter: str | None = option(None, "A PEFT adapter (LoRA and others) to put on the model.", metavar="ID|FOLDER")
+    tokenizer: str | None = option(
+        None,
+        "The tokenizer, if the model has none or needs another; ids: texts are token ids.",
+        metavar="ID|FOLDER",
+    )
+    beginning: str | None = option(
+        None,
+        "The token before every sentence, if not the model's own; none: nothing.",
+        metavar="none|TOKEN",
+    )
+    dequantize: bool = option(False, "Widen quantised weights at load.")
+    revision: str | None = option(None, "The hub model's revision.", metavar="NAME")
+    dictionary: Path | str | None = option(
+        None, "A fairseq model's dict.txt, if it is elsewhere.", metavar="FILE", keyword="dict", planned=False
+    )
+    trust_remote_code: bool = option(False, "Run code that comes with the model.", planned=False)
+    max_memory: str | None = option(
+        None,
+        "Memory for weights: 2GiB, or 0=20GiB,cpu=60GiB; the rest of the model goes to disk.",
+        metavar="SIZE",
+        check=parse_max_memory,
+        planned=False,
+    )
+
+    def __post_init__(self) -> None:
+        # In Python a path and a mapping stand for these.
+        object.__setattr__(self, "adapter", None if self.adapter is None else str(self.adapter))
+        object.__setattr__(self, "max_memory", write_max_memory(self.max_memory))
+        super().__post_init__()
+
+    def spec_of(self, source: str) -> str:
+        """The model's name with its adapter: `gpt2+my-adapter`."""
+        return source if self.adapter is None else f"{source}+{self.for_display().adapter}"
+
+    def for_display(self) -> "ModelOptions":
+        named = {name: str(value) for name in NAMED if (value := getattr(self, name)) is not None}
+        shown: dict[str, Any] = {name: display_name(full_name(value)) for name, value in named.items()}
+        return replace(self, **shown)
+
+    def words(self) -> list[str]:
+        """The options that are not at their defaults, as words of a command line, unquoted."""
+        return self.words_of(vars(self))
+
+    def python_line(self, source: str) -> str:
+        """The line of a Python script that opens the model `source` with these options, as `model`."""
+        arguments = [repr(source), *(f"{name}={value!r}" for name, value in self.keywords().items())]
+        return f"model = ms.load_model({', '.join(arguments)})"
+
+    def plan_entries(self) -> dict[str, Any]:
+        """The options that a mining plan stores, by their names there; display names in place of paths."""
+        return {name: getattr(self.for_display(), name) for name in ModelOptions.planned_names()}
+
+    def or_planned(self, plan: Mapping[str, Any]) -> "ModelOptions":
+        """These options, with those left out taken from a plan, or from the paths beside it."""
+        names = (ModelOptions.planned_names() | {"dictionary"}) & plan.keys()
+        return replace(self, **{name: plan[name] for name in names if getattr(self, name) in (None, False)})
+
+
+AS_USUAL = ModelOptions()
+NAMED = ("adapter", "tokenizer", "dictionary")

@@ -82,8 +82,5 @@ def check_restored(restored: int, top: int, *, two_prompts: bool, generate: int 
     """Raises OptionError for memories that cannot be set back."""
     if two_prompts and (restored or generate):
         raise OptionError("--generate and --restored are for two models (--other, --other-adapter), not two prompts")
-    if not 0 <= restored <= top or generate < 0:
-        raise OptionError(
-            f"restored={restored}, generate={generate} is not possible; take 0 or more, and at most the {top} memories"
-            " that are listed (top)"
-        )
+    if restored > top:
+        raise OptionError(f"--restored {restored} is not possible; take at most the {top} memories that are listed")

@@ -18,25 +18,23 @@ import numpy as np
 import polars as pl
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.derived_manifest import write_beside
 from mnemoscope.atlas.folder import LENSES as FOLDER
 from mnemoscope.atlas.schema import LENS_TABLES
-from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, ModelDiffers, OptionError
+from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, ModelDiffers
 from mnemoscope.foundation.budget import BUDGET
 from mnemoscope.foundation.files import write_bytes
-from mnemoscope.foundation.options.mining_options import AUTO, LENS_TOKENS, MiningOptions
 from mnemoscope.foundation.options.mining_options import LENS_KINDS as LENSES
+from mnemoscope.foundation.options.mining_options import LensOptions
 from mnemoscope.foundation.options.model_options import ModelOptions
-from mnemoscope.foundation.options.signatures import takes_options
 from mnemoscope.foundation.progress import Progress, report_to
 from mnemoscope.mining.extending import cover, files_of, load_mined
 from mnemoscope.mining.lenses.readouts import (
     PLAIN,
-    Lenses,
     ReadoutPass,
     key_reading_columns,
     reading_columns,
@@ -44,14 +42,15 @@ from mnemoscope.mining.lenses.readouts import (
 )
 from mnemoscope.mining.lenses.ridge import RidgeFit
 from mnemoscope.mining.lenses.tuned import STEPS, TunedFit
-from mnemoscope.mining.mining_run import MiningRun
-from mnemoscope.mining.passes.prefix_pass import run_blocks
+from mnemoscope.mining.mining_run import MiningRun, read_note
+from mnemoscope.mining.passes.prefix_pass import ask, run_blocks
 from mnemoscope.mining.passes.vectors.key_triggers import KeyTriggers
 from mnemoscope.mining.passes.vectors.roles import RolePass
 from mnemoscope.mining.passes.vectors.values import ValuePass
 from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.run_folder import hold
-from mnemoscope.mining.steps import RunContext, digest, join_pieces, read_saved, run_checkpointed, run_piece
+from mnemoscope.mining.stages import Stage, run_stages
+from mnemoscope.mining.steps import RunContext, join_pieces, run_checkpointed
 from mnemoscope.mining.text.batches import Ints
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.forward.batches import pack, pad
@@ -146,32 +145,56 @@ class FittedLenses:
     """Cross-entropy of the residual's readout with the next token, in nats, by lens (also `plain`) and mined layer."""
 
 
-@takes_options
 def fit_lenses(
     atlas: Atlas | str | os.PathLike[str],
     model: LanguageModel | str | None = None,
-    kinds: Sequence[str] = LENSES,
+    kinds: Sequence[str] = ("ridge", "tuned"),
     *,
-    max_tokens: int = LENS_TOKENS,
-    device: str = AUTO,
-    opening: ModelOptions,
-    checkpoint_every: float = MiningOptions.checkpoint_every,
+    max_tokens: int = 200_000,
+    device: str = "auto",
+    adapter: str | None = None,
+    tokenizer: str | None = None,
+    beginning: str | None = None,
+    dequantize: bool = False,
+    revision: str | None = None,
+    dict: str | os.PathLike[str] | None = None,
+    trust_remote_code: bool = False,
+    max_memory: str | None = None,
+    checkpoint_every: float = 60.0,
     force: bool = False,
     progress: bool | Progress = True,
 ) -> FittedLenses:
-    """Fits lenses in a finished atlas, and writes what is read through them; existing ones are kept. `model` None is
-    the plan's. Resumes an interrupted run. Raises OptionError for an unknown kind, ModelDiffers for another model,
-    AtlasUnfinished for a part or an atlas without validation prefixes, AtlasBusy, Interrupted.
+    """Fits lenses in a finished atlas, and writes what is read through them; existing ones are kept. Omitted options of
+    the model are as in the plan. Resumes an interrupted run.
+
+    Raises OptionError for an unknown kind, ModelDiffers for another model, AtlasUnfinished for a part or an atlas
+    without validation prefixes, AtlasBusy, Interrupted.
+
+    Args:
+        atlas: An atlas, or its folder.
+        model: The model that was mined, loaded or by name; None: as mined.
+        kinds: The lenses to fit: ridge, tuned.
+        max_tokens: Fit on so many tokens of the atlas's sentences, at most.
+        device: Such as cpu, cuda or cuda:1; auto: a graphics card if there is one.
+        adapter: A PEFT adapter (LoRA and others) to put on the model: its folder or hub id.
+        tokenizer: The tokenizer, if the model has none or needs another; ids: texts are token ids.
+        beginning: The token before every sentence, if not the model's own; none: nothing.
+        dequantize: Widen quantised weights at load.
+        revision: The hub model's revision: a branch, tag or commit.
+        dict: A fairseq model's dict.txt, if it is elsewhere.
+        trust_remote_code: Run code that comes with the model.
+        max_memory: Memory for weights: 2GiB, or 0=20GiB,cpu=60GiB; the rest of the model goes to disk.
+        checkpoint_every: The most work that a sudden stop may lose, in seconds.
+        force: Fit lenses again that the atlas has.
+        progress: True: a bar in a terminal or notebook; or a function of stage, done, total (or None) and note.
     """
-    if unknown := [kind for kind in kinds if kind not in LENSES]:
-        raise OptionError(f"{unknown[0]!r} is not a kind of lens; the kinds are {', '.join(LENSES)}")
-    if max_tokens < 1:
-        raise OptionError(f"--max-tokens must be at least 1, not {max_tokens}")
+    opening = ModelOptions.of(locals())
+    LensOptions.check(locals())
     opened = atlas if isinstance(atlas, Atlas) else open_atlas(Path(atlas))
     if opened.manifest.part is None and opened.table("prefixes").is_empty():
         raise AtlasUnfinished(f"{opened.path} has no validation prefixes, on which a lens is judged; mine more text")
-    kept = [kind for kind in _FILES if not (force and kind in kinds)]
-    lenses = {kind: lens for kind in kept if (lens := read_lens(opened, kind)) is not None}
+    there = [kind for kind in _FILES if not (force and kind in kinds)]
+    lenses = {kind: lens for kind in there if (lens := read_lens(opened, kind)) is not None}
     if not {"ridge", WORDS} <= lenses.keys():  # one reading of the text makes both
         lenses = {kind: lens for kind, lens in lenses.items() if kind not in ("ridge", WORDS)}
     # A tuned lens begins as the ridge one.
@@ -180,165 +203,190 @@ def fit_lenses(
     with report_to(progress) as report:
         loaded = load_mined(opened, plan, model, device=device, opening=opening, progress=report)
         with hold_model(loaded), hold(write_beside(opened)):
-            context = RunContext(opened.path, checkpoint_every, report)
-            facts: dict[str, dict[str, Any]] = {}
-            for kind in wanted:
-                text = LensText(
-                    opened.path,
-                    area=plan.batch_tokens,
-                    seed=plan.seed,
-                    most=max_tokens,
-                    boundaries=[length - loaded.reading.offset for length in loaded.boundaries],
-                )
-                if kind == "ridge":
-                    lenses |= _fit_ridge(context, loaded, plan, text, facts)
-                else:
-                    lenses[kind], facts[kind] = _fit_tuned(context, loaded, plan, text, lenses["ridge"])
-            lenses = {kind: lenses[kind] for kind in _FILES if kind in lenses}
+            of = f" lenses {wanted} of {max_tokens} tokens, beside {[opened.hashes[_path(kind)] for kind in lenses]}"
+            run = MiningRun(RunContext(opened.path, checkpoint_every, report), loaded, plan, of=of)
+            run.record.take_up(run.context.progress)
+            fit = LensFit(opened, wanted, lenses, most=max_tokens)
+            run_stages(run, fit.stages())
             check_unchanged(loaded)
-            return _write(opened, context, loaded, plan, lenses, facts)
+            said, every = read_note(run.context.work, "readouts"), fit.lenses(run)
+            tables = [path for name in LENS_TABLES for path in files_of(opened, name)]
+            cover(opened, [*tables, *map(_path, every)], run.context)
+    return FittedLenses(
+        tuple(kind for kind in LENSES if kind in every),
+        tuple(wanted),
+        {name: tuple(layers) for name, layers in said["plain_layers"].items()},
+        {name: tuple(losses) for name, losses in said["losses"].items()},
+    )
 
 
-def _write(
-    atlas: Atlas,
-    context: RunContext,
-    model: LanguageModel,
-    plan: MiningPlan,
-    lenses: dict[str, Lens],
-    facts: Mapping[str, dict[str, Any]],
-) -> FittedLenses:
-    readouts: Lenses = {PLAIN: {}, **{kind: lenses[kind] for kind in LENSES if kind in lenses}}
-    run = MiningRun(context, model, plan)
-    asked = ReadoutPass(run, readouts)
-    run_piece(context, asked.steps)
-    join_pieces(context, asked.steps)
-    plain_layers = asked.fall_back()
-    kept: dict[str, Lens] = {PLAIN: {}}
-    files = [path for name in LENS_TABLES for path in files_of(atlas, name)]
-    for kind, lens in lenses.items():
-        identity, plain = Translator.identity(model.sizes.hidden), plain_layers.get(kind, ())
-        kept[kind] = {layer: identity if layer in plain else each for layer, each in lens.items()}
-        if kind in facts:
-            path = atlas.path / FOLDER / f"{kind}.safetensors"
-            layers = sorted(lens)
-            tensors = {
-                name: torch.stack([getattr(kept[kind][at], name) for at in layers]) for name in ("weight", "bias")
-            }
-            metadata = {
+class LensFit:
+    """The stages that fit the lenses `wanted` beside those of the atlas, judge all of them, and read through them."""
+
+    def __init__(self, atlas: Atlas, wanted: Sequence[str], there: Mapping[str, Lens], *, most: int) -> None:
+        self._atlas, self._wanted, self._there, self._most = atlas, wanted, there, most
+
+    def stages(self) -> list[Stage]:
+        judge, join = self.readout_pass, "readouts together"
+        fits = [
+            Stage("lens ridge", "run", lambda run, _: self.fit_ridge(run)),
+            Stage("lens tuned", "run", lambda run, _: self.fit_tuned(run)),
+        ]
+        return [
+            *(stage for stage in fits if stage.name.removeprefix("lens ") in self._wanted),
+            Stage("readouts", "piece", lambda run, piece: ask(run, judge, piece), kind=judge, joined=join),
+            Stage(join, "run", lambda run, _: self.judge(run)),
+            Stage("readings", "layer", self.read_layer),
+        ]
+
+    def fit_ridge(self, run: MiningRun) -> None:
+        """Fits translators from every layer's stream to the final one, and from the words' embeddings to every
+        layer's.
+        """
+        text, fit, layers = self._text(run), RidgeFit(run.model, run.plan.layers), run.plan.layers
+
+        def take(number: int) -> None:
+            batch = text.batches[number]
+            streams, final = read_streams(run.model, batch.rows, layers)
+            fit.add(np.concatenate(batch.rows), streams, final, judged=batch.judged)
+
+        train(run, "lens ridge", take, steps=len(text.batches), state=fit.state())
+        for kind, fitted in (("ridge", fit.to_final()), (WORDS, fit.from_words())):
+            facts = text.facts() | {"penalties": {str(layer): penalty for layer, (_, penalty) in fitted.items()}}
+            run.save(_work_name(kind), _write_lens({layer: lens for layer, (lens, _) in fitted.items()}, facts))
+
+    def fit_tuned(self, run: MiningRun) -> None:
+        text, layers = self._text(run), run.plan.layers
+        fit = TunedFit(run.model, self.lenses(run)["ridge"], seed=run.plan.seed)
+
+        def take(number: int) -> None:
+            streams, final = read_streams(run.model, text.batches[number % len(text.batches)].rows, layers)
+            fit.step(number, streams, final)
+
+        train(run, "lens tuned", take, steps=STEPS, state=fit.state())
+        run.save(_work_name("tuned"), _write_lens(fit.translators(), text.facts() | fit.facts()))
+
+    def lenses(self, run: MiningRun) -> dict[str, Lens]:
+        """Those of the atlas and those fitted so far, by kind."""
+        fitted = {kind: run.context.work / _work_name(kind) for kind in _FILES}
+        known = {kind: _read_lens(path)[0] for kind, path in fitted.items() if kind in self._fits and path.is_file()}
+        known = {**self._there, **known}
+        return {kind: known[kind] for kind in _FILES if kind in known}
+
+    @property
+    def _fits(self) -> list[str]:
+        return [*self._wanted, *([WORDS] if "ridge" in self._wanted else [])]
+
+    def _text(self, run: MiningRun) -> LensText:
+        edges = [length - run.model.reading.offset for length in run.model.boundaries]
+        area, seed = run.plan.batch_tokens, run.plan.seed
+        return LensText(run.directory, area=area, seed=seed, most=self._most, boundaries=edges)
+
+    def readout_pass(self, run: MiningRun) -> ReadoutPass:
+        lenses = self.lenses(run)
+        return ReadoutPass(run, {PLAIN: {}, **{kind: lenses[kind] for kind in LENSES if kind in lenses}})
+
+    def judge(self, run: MiningRun) -> None:
+        """Joins the readouts, and writes the lenses that were fitted as they are kept."""
+        asked = run.keep(self.readout_pass, lambda: self.readout_pass(run))
+        join_pieces(run.context, asked.steps)
+        plain, losses = asked.fall_back(), asked.losses()
+        asked.write()
+        for kind in self._fits:
+            lens, facts = _read_lens(run.context.work / _work_name(kind))
+            said = {
                 "lens": kind,
-                "model": atlas.manifest.model.fingerprint,
-                "plan": atlas.manifest.plan_hash,
-                "layers": layers,
-                "facts": {**facts[kind], "plain_layers": list(plain)},
+                "model": self._atlas.manifest.model.fingerprint,
+                "plan": self._atlas.manifest.plan_hash,
+                "facts": {**facts, "plain_layers": list(plain.get(kind, ()))},
             }
-            # One entry: the file would hold several in any order.
-            write_bytes(path, save(tensors, {_SAYS: json.dumps(metadata, sort_keys=True)}))
-        files.append(f"{FOLDER}/{kind}.safetensors")
-    asked.write()
-    words, moved = input_embeddings(model), kept.pop(WORDS)
-    values, triggers = ValuePass(model), KeyTriggers(model, atlas.path, plan)
-    roles = RolePass(model, words, triggers)
-    maps = [part for lens in (*kept.values(), moved) for one in lens.values() for part in (one.weight, one.bias)]
+            write_bytes(run.directory / _path(kind), _write_lens(_with_plain(lens, plain.get(kind, ())), said))
+            run.made.append(run.directory / _path(kind))
+        run.note("readouts", {"plain_layers": plain, "losses": {name: each.tolist() for name, each in losses.items()}})
 
-    def read(number: int) -> None:
-        layer = plan.layers[number]
-        run.write("readings", reading_columns(values, layer, targets_of(run, layer), kept, seed=plan.seed), layer)
-        ridge = RolePass(model, None if words is None else moved[layer](words), triggers)
+    def read_layer(self, run: MiningRun, layer: int) -> None:
+        """Writes what the layer's values and keys are through every lens."""
+        kept, moved, values, roles, triggers = run.keep("readings", lambda: self._readers(run))
+        run.write("readings", reading_columns(values, layer, targets_of(run, layer), kept, seed=run.plan.seed), layer)
+        words = input_embeddings(run.model)
+        ridge = RolePass(run.model, None if words is None else moved[layer](words), triggers)
         run.write("key_readings", key_reading_columns(run, {PLAIN: roles, "ridge": ridge}, layer), layer)
 
-    _run(context, "readings", plan, (*kept, *maps), read, steps=len(plan.layers), unit="layers")
-    cover(atlas, files, context)
-    losses = {name: tuple(float(loss) for loss in each) for name, each in asked.losses().items()}
-    there, fitted = (tuple(kind for kind in LENSES if kind in kinds) for kinds in (lenses, facts))
-    return FittedLenses(there, fitted, plain_layers, losses)
+    def _readers(self, run: MiningRun) -> tuple[dict[str, Lens], Lens, ValuePass, RolePass, KeyTriggers]:
+        """The lenses, that of the words, and what reads values and keys."""
+        plain = read_note(run.context.work, "readouts")["plain_layers"]
+        lenses = {kind: _with_plain(lens, plain.get(kind, ())) for kind, lens in self.lenses(run).items()}
+        moved, triggers = lenses.pop(WORDS), KeyTriggers(run.model, run.directory, run.plan)
+        roles = RolePass(run.model, input_embeddings(run.model), triggers)
+        return {PLAIN: {}, **lenses}, moved, ValuePass(run.model), roles, triggers
 
 
-def _fit_ridge(
-    context: RunContext, model: LanguageModel, plan: MiningPlan, text: LensText, facts: dict[str, dict[str, Any]]
-) -> dict[str, Lens]:
-    """The translators from every layer's stream to the final one, and from the words' embeddings to every layer's."""
-    fit = RidgeFit(model, plan.layers)
-
-    def take(number: int) -> None:
-        batch = text.batches[number]
-        streams, final = read_streams(model, batch.rows, plan.layers)
-        fit.add(np.concatenate(batch.rows), streams, final, judged=batch.judged)
-
-    inputs = (text.tokens, len(text.batches))
-    _run(context, "lens ridge", plan, inputs, take, steps=len(text.batches), state=fit.state())
-    lenses: dict[str, Lens] = {}
-    for kind, layers in (("ridge", fit.to_final()), (WORDS, fit.from_words())):
-        lenses[kind] = {layer: translator for layer, (translator, _) in layers.items()}
-        facts[kind] = text.facts() | {"penalties": {str(layer): penalty for layer, (_, penalty) in layers.items()}}
-    return lenses
-
-
-def _fit_tuned(
-    context: RunContext, model: LanguageModel, plan: MiningPlan, text: LensText, begin: Lens
-) -> tuple[Lens, dict[str, Any]]:
-    fit = TunedFit(model, begin, seed=plan.seed)
-
-    def take(number: int) -> None:
-        streams, final = read_streams(model, text.batches[number % len(text.batches)].rows, plan.layers)
-        fit.step(number, streams, final)
-
-    _run(context, "lens tuned", plan, (text.tokens, len(text.batches)), take, steps=STEPS, state=fit.state())
-    return fit.translators(), text.facts() | fit.facts()
-
-
-def _run(
-    context: RunContext,
-    stage: str,
-    plan: MiningPlan,
-    inputs: Sequence[object],
-    take: Callable[[int], None],
-    *,
-    steps: int,
-    state: Mapping[str, Tensor] = {},
-    unit: str = "steps",
-) -> None:
-    """Takes every step that no earlier run of the same inputs has taken; `state` are the tensors that steps change in
-    place.
-    """
-    checkpoint = context.work / f"{stage.replace(' ', '-')}-{plan.hash()[:16]}.safetensors"
-    made_of = digest(stage, plan.hash(), *inputs, str([(name, tensor.shape) for name, tensor in state.items()]))
-    saved = read_saved(checkpoint, made_of) or {"done": np.zeros(1, np.int64)}
-    done = int(saved.pop("done")[0])
-    with torch.no_grad():
-        for name, array in saved.items():
-            state[name].copy_(torch.from_numpy(array))
+def train(run: MiningRun, stage: str, take: Callable[[int], None], *, steps: int, state: Mapping[str, Tensor]) -> None:
+    """Takes every step that no earlier run has taken; saves `state`, the tensors that steps change in place."""
+    checkpoint, done = run.context.work / f"{stage.replace(' ', '-')}.safetensors", 0
+    if run.record.finds(checkpoint, run.context.progress):
+        saved = load_file(checkpoint)
+        done = int(saved.pop("done")[0])
+        with torch.no_grad():
+            for name, tensor in saved.items():
+                state[name].copy_(tensor)
 
     def step(number: int) -> None:
         nonlocal done
-        context.progress(stage, number, steps, unit)
+        run.context.progress(stage, number, steps, "steps")
         take(number)
         done = number + 1
 
     def save_state() -> None:
-        arrays = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
-        write_bytes(checkpoint, save({**arrays, "done": torch.tensor([done])}, {"inputs": made_of}))
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
+        data = save({**tensors, "done": torch.tensor([done])})
+        run.record.add_state(data)
+        write_bytes(checkpoint, data)
 
-    run_checkpointed(context, range(done, steps), step, save_state)
-    context.progress(stage, steps, steps, unit)
-    context.end_stage(stage)
+    run_checkpointed(run.context, range(done, steps), step, save_state)
+    run.context.progress(stage, steps, steps, "steps")
+
+
+def _path(kind: str) -> str:
+    return f"{FOLDER}/{kind}.safetensors"
+
+
+def _work_name(kind: str) -> str:
+    """The file in the work folder of a lens that is fitted and not judged yet."""
+    return f"fitted-{kind}.safetensors"
+
+
+def _with_plain(lens: Lens, layers: Sequence[int]) -> Lens:
+    """The lens with the plain readout at these layers."""
+    identity = Translator.identity(len(next(iter(lens.values())).bias))
+    return {layer: identity if layer in layers else each for layer, each in lens.items()}
+
+
+def _write_lens(lens: Lens, said: Mapping[str, Any]) -> bytes:
+    tensors = {name: torch.stack([getattr(lens[layer], name) for layer in sorted(lens)]) for name in ("weight", "bias")}
+    # One entry: the file would hold several in any order.
+    return save(tensors, {_SAYS: json.dumps({**said, "layers": sorted(lens)}, sort_keys=True)})
+
+
+def _read_lens(path: Path) -> tuple[Lens, dict[str, Any]]:
+    """A lens, by layer, and what its file says of it."""
+    with safe_open(path, "pt") as file:
+        said = json.loads((file.metadata() or {})[_SAYS])
+        weight, bias = file.get_tensor("weight"), file.get_tensor("bias")
+    return {layer: Translator(*one) for layer, *one in zip(said.pop("layers"), weight, bias, strict=False)}, said
 
 
 def read_lens(atlas: Atlas, kind: str) -> Lens | None:
     """A lens of this atlas, by layer; None if there is none."""
-    path = f"{FOLDER}/{kind}.safetensors"
-    if path not in atlas.hashes:
+    if _path(kind) not in atlas.hashes:
         return None
-    where = atlas.local(path)
+    where = atlas.local(_path(kind))
     try:
-        atlas.checked_file(path)
-        with safe_open(where, "pt") as file:
-            metadata = json.loads((file.metadata() or {})[_SAYS])
-            weight, bias = file.get_tensor("weight"), file.get_tensor("bias")
-            layers = metadata["layers"]
+        lens, said = _read_lens(atlas.checked_file(_path(kind)))
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise AtlasDamaged(f"{where} does not hold a lens ({error}); fit it again with --force") from error
-    if metadata.get("model") != atlas.manifest.model.fingerprint or metadata.get("plan") != atlas.manifest.plan_hash:
+    if said.get("model") != atlas.manifest.model.fingerprint or said.get("plan") != atlas.manifest.plan_hash:
         raise ModelDiffers(f"{where} was fitted for another model or atlas; fit it again with --force")
-    if list(atlas.layers) != layers or len(weight) != len(layers) or not np.isfinite(weight.numpy()).all():
+    if [*atlas.layers] != [*lens] or not all(one.weight.isfinite().all() for one in lens.values()):
         raise AtlasDamaged(f"{where} does not hold a lens of this atlas's layers; fit it again with --force")
-    return {layer: Translator(weight[place], bias[place]) for place, layer in enumerate(layers)}
+    return lens

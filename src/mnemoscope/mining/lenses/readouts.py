@@ -109,9 +109,14 @@ class ReadoutPass:
             **{name: empty_answers(shape, np.int32) for name in _INTEGERS},
             **{name: empty_answers(shape, np.float32) for name in _NUMBERS},
         }
-        maps = (part.numpy() for lens in lenses.values() for each in lens.values() for part in (each.weight, each.bias))
         self.steps = plan_prefixes(
-            run, sentence, position, self.read, self.answers, stage="readouts", inputs=(*lenses, self._final, *maps)
+            run,
+            sentence,
+            position,
+            self.read,
+            self.answers,
+            stage="readouts",
+            readouts=3 * len(self._layers) * len(lenses),
         )
 
     def read(self, batch: PrefixRows) -> Answers:

@@ -64,7 +64,7 @@ class AttentionPass:
             self.answers,
             stage="attention",
             weights=BUDGET.weights,
-            inputs=(self._final, self._next),
+            readouts=2 * len(run.plan.layers),
             around=lambda: eager_attention(run.model),
         )
 

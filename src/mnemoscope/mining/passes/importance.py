@@ -33,8 +33,8 @@ LARGEST = 20
 
 
 class ImportancePass:
-    """Adds up both kinds of effect, in one piece; needs `prefixes` and `sentences`. Raises ModelUnsupported for a head
-    that is not one matrix, and for a network without a gradient.
+    """Adds up both kinds of effect; needs `prefixes` and `sentences`. Raises ModelUnsupported for a head that is not
+    one matrix, and for a network without a gradient.
     """
 
     def __init__(self, run: MiningRun) -> None:
@@ -45,12 +45,8 @@ class ImportancePass:
         self._logits, self._splitter = TokenLogits(run.model), LogitSplitter(run.model, self._attention)
         self._effects = MemoryEffects(run.model)
         self._firsts = np.concatenate([[0], np.cumsum(run.model.sizes.memories)])
-        rows, memories = min(1, len(position)), int(self._firsts[-1])
-        self.answers: Answers = {
-            "sums": empty_answers((rows, ROWS, len(KINDS), memories), np.int64),
-            "among": empty_answers((rows, len(KINDS), memories), np.int64),
-        }
-        """Over all prefixes, in one row: exact sums of sizes, and how often each is among the largest."""
+        self.answers: Answers = {}
+        """Of each piece, in one row: exact sums of sizes, and how often each is among the largest."""
         steps = plan_prefixes(
             run,
             self._sentence,
@@ -59,12 +55,14 @@ class ImportancePass:
             self.answers,
             stage="importance",
             weights=BUDGET.weights,
-            inputs=(self._final,),
             area=min(run.plan.batch_tokens, BUDGET.gradient_tokens),
             around=lambda: eager_attention(run.model),
         )
         # A step that runs out of memory is taken again in halves; a team may have added a part of it by then.
         self.steps = replace(steps, team=ThreadTeam(1))
+        pieces, memories = len(steps.pieces), int(self._firsts[-1])
+        self.answers["sums"] = empty_answers((pieces, ROWS, len(KINDS), memories), np.int64)
+        self.answers["among"] = empty_answers((pieces, len(KINDS), memories), np.int64)
 
     def read(self, batch: PrefixRows) -> Answers:
         """Runs two forwards in `eager_attention`, one of them with gradients, and adds what it finds to the answers."""
@@ -77,10 +75,10 @@ class ImportancePass:
         largest = [sizes.topk(min(LARGEST, sizes.shape[1]))[0][:, -1:] for sizes in measured]
         among = [((effects >= least) & (effects > 0)).sum(0) for effects, least in zip(measured, largest, strict=True)]
         sums = torch.stack([reduce(add_sums, map(exact_sum, sizes)) for sizes in measured], 1)
-        before = self.answers["sums"][0]
+        before, counts = (self.answers[name][self.steps.piece_of(batch.items.start)] for name in ("sums", "among"))
         first = bool(is_unanswered(before).any())
         before[...] = (sums if first else add_sums(torch.from_numpy(before), sums)).numpy()
-        self.answers["among"][0] = torch.stack(among).numpy() + (0 if first else self.answers["among"][0])
+        counts[...] = torch.stack(among).numpy() + (0 if first else counts)
         return {}
 
     def _measure(self, batch: PrefixRows) -> tuple[Mapping[int, Tensor], Mapping[int, Tensor]]:
@@ -112,14 +110,13 @@ class ImportancePass:
         return direct, {layer: coefficients * gradient for layer, (coefficients, gradient) in gradients.items()}
 
     def write(self) -> None:
-        count = len(self._final)
+        count, memories = len(self._final), int(self._firsts[-1])
+        empty = torch.zeros(ROWS, len(KINDS), memories, dtype=torch.int64)
+        means = value_of(reduce(add_sums, map(torch.from_numpy, self.answers["sums"]), empty)).numpy() / max(1, count)
+        among = self.answers["among"].sum(0) / max(1, count)
         for layer in self._run.plan.layers:
-            memories = slice(*self._firsts[layer : layer + 2].tolist())
-            columns = {"memory": np.arange(memories.stop - memories.start if count else 0)}
-            columns["prefixes"] = np.full(len(columns["memory"]), count)
+            places = np.arange(*self._firsts[layer : layer + 2]) if count else np.arange(0)
+            columns = {"memory": places - self._firsts[layer], "prefixes": np.full(len(places), count)}
             for number, kind in enumerate(KINDS):
-                sums, among = (self.answers[name][..., number, memories] for name in ("sums", "among"))
-                means = [value_of(torch.from_numpy(one)).numpy() / count for one in sums]
-                columns[kind] = np.concatenate(means or [np.empty(0)])
-                columns[f"{kind}_among_{LARGEST}"] = among.reshape(-1) / max(1, count)
+                columns |= {kind: means[number, places], f"{kind}_among_{LARGEST}": among[number, places]}
             self._run.write("importance", columns, layer)

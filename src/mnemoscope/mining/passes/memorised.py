@@ -5,6 +5,8 @@ A document counts with its first 64 tokens: given 32, the model has memorised it
 so one forward answers it.
 """
 
+from dataclasses import asdict
+
 import numpy as np
 import polars as pl
 import torch
@@ -16,29 +18,27 @@ from mnemoscope.corpus.tokenized.document_sample import DocumentSample, SampledD
 from mnemoscope.errors import CorpusNotFound, NotFinite
 from mnemoscope.foundation.budget import BUDGET, rows_within
 from mnemoscope.foundation.memory_names import MEMORISED_GIVEN, MEMORISED_TOKENS
-from mnemoscope.mining.mining_run import MiningRun
+from mnemoscope.mining.mining_run import MiningRun, read_note
 from mnemoscope.mining.passes.prefix_pass import plan_rows
-from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.run_folder import encoder_of, open_text
-from mnemoscope.mining.steps import Answers, RunContext, empty_answers
-from mnemoscope.models import LanguageModel
+from mnemoscope.mining.steps import Answers, empty_answers
 from mnemoscope.models.forward.batches import pad
 from mnemoscope.models.forward.hooks import read_final
 from mnemoscope.tracing import rank_of
 
+DRAWING = "memorised documents"
+"""The stage in which the text is read."""
 DOCUMENTS = 2_000
 """Documents of the mined text, at most, and as many held-out ones."""
 
 
 class MemorisedPass:
-    """The forwards of documents' beginnings; reads the text again. A model with a shorter context is asked about none.
-    Raises CorpusNotFound if the text has moved, PlanDiffers for another text, and what reading a text raises.
-    """
+    """The forwards of the beginnings of the documents drawn."""
 
     def __init__(self, run: MiningRun) -> None:
-        self._run, model, plan = run, run.model, run.plan
+        self._run, model = run, run.model
         self._model = model
-        documents = draw_documents(run.context, model, plan) if model.longest >= MEMORISED_TOKENS else []
+        documents = [SampledDocument(**one) for one in read_note(run.context.work, DRAWING)["documents"]]
         self.documents = documents
         self._tokens = np.array([one.tokens for one in documents], np.int64).reshape(-1, MEMORISED_TOKENS)
         self.answers: Answers = {
@@ -46,9 +46,7 @@ class MemorisedPass:
             "loss": empty_answers(len(documents), np.float64),
         }
         lengths = np.full(len(documents), model.reading.columns(MEMORISED_TOKENS))
-        self.steps = plan_rows(
-            run, self.take, lengths, self.answers, stage="memorised", unit="documents", inputs=(self._tokens,)
-        )
+        self.steps = plan_rows(run, self.take, lengths, self.answers, stage="memorised", unit="documents")
 
     def take(self, items: slice) -> None:
         ids = pad(list(self._tokens[items]), self._model)
@@ -78,14 +76,22 @@ class MemorisedPass:
             "document": np.array([one.number for one in self.documents], np.int64),
             "held_out": np.array([one.held_out for one in self.documents], np.bool_),
             "text": [one.text for one in self.documents],
-            "sentences": [list(one.sentences) for one in self.documents],
-            "inside": [list(one.inside) for one in self.documents],
+            "sentences": [one.sentences for one in self.documents],
+            "inside": [one.inside for one in self.documents],
         }
         self._run.write("memorised", columns | self.answers)
 
 
-def draw_documents(context: RunContext, model: LanguageModel, plan: MiningPlan) -> list[SampledDocument]:
-    directory = context.directory
+def draw_documents(run: MiningRun) -> None:
+    """Reads the text again and notes the documents drawn; none for a model with a shorter context. Raises
+    CorpusNotFound if the text has moved, PlanDiffers for another text, and what reading a text raises.
+    """
+    documents = find_documents(run) if run.model.longest >= MEMORISED_TOKENS else []
+    run.note(DRAWING, {"documents": [asdict(one) for one in documents]})
+
+
+def find_documents(run: MiningRun) -> list[SampledDocument]:
+    directory, plan = run.directory, run.plan
     try:
         source = open_text(mined_from(directory)["corpus"], plan).with_sample(plan.sample, plan.seed)
     except CorpusNotFound as error:
@@ -94,7 +100,7 @@ def draw_documents(context: RunContext, model: LanguageModel, plan: MiningPlan) 
         ) from None
     counts = open_atlas(directory).manifest.corpus.counts
     own_validation = plan.validation is not None or not counts["held_out_documents"]
-    encoder, _, render = encoder_of(model, plan)
+    encoder, _, render = encoder_of(run.model, plan)
     paths = sorted((directory / "sentences").glob("part-*.parquet"))
     stored = pl.read_parquet(paths, columns=["sentence", "document", "text", "held_out"], glob=False)
     sample = DocumentSample(
@@ -111,5 +117,5 @@ def draw_documents(context: RunContext, model: LanguageModel, plan: MiningPlan) 
     return sample.draw(
         source,
         stored.filter(~pl.col("held_out")).drop("held_out"),
-        tell=lambda: context.progress("reading text", source.meter.done, source.size, "bytes"),
+        tell=lambda: run.context.progress("reading text", source.meter.done, source.size, "bytes"),
     )

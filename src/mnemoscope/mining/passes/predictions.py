@@ -19,7 +19,7 @@ from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.literal_readings import LiteralReader
 from mnemoscope.mining.passes.prefix_pass import Prefixes, PrefixRows, check_finite, plan_prefixes
 from mnemoscope.mining.passes.stream_readings import StreamReader, Streams
-from mnemoscope.mining.steps import Answers, empty_answers, missing
+from mnemoscope.mining.steps import Answers, empty_answers
 from mnemoscope.models.forward.hooks import Block
 from mnemoscope.tracing.scoring.scores import activity_of, votes_in
 
@@ -72,9 +72,6 @@ class PredictionPass:
     def __init__(self, run: MiningRun) -> None:
         self._run, self._model, self._layers = run, run.model, run.plan.layers
         self._prefixes = prefixes = Prefixes.of(run)
-        for layer in run.plan.layers:
-            if not run.is_made("values", layer):
-                raise missing(f"the table of layer {layer}'s values", run.path("values", layer))
         self._votes = {
             layer: Votes.of(run.path("values", layer), device=run.model.devices[layer]) for layer in run.plan.layers
         }
@@ -88,7 +85,6 @@ class PredictionPass:
             **{name: empty_answers(shape, np.float32) for name in _NUMBERS},
             **{name: empty_answers(shape[0], np.int32) for name in _OF_PREFIXES},
         }
-        voted = [tensor.cpu() for votes in self._votes.values() for tensor in vars(votes).values()]
         self.steps = plan_prefixes(
             run,
             prefixes.sentence,
@@ -96,7 +92,7 @@ class PredictionPass:
             self._read,
             self._answers,
             stage="predictions",
-            inputs=(prefixes.next_token, *voted, *tops.values()),
+            readouts=4 * len(self._layers),
         )
 
     def _read(self, batch: PrefixRows) -> Answers:

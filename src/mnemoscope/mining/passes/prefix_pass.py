@@ -21,10 +21,9 @@ from torch import Tensor
 from mnemoscope.corpus import TokenizedCorpus
 from mnemoscope.errors import AtlasDamaged, NotFinite
 from mnemoscope.foundation.budget import BUDGET
-from mnemoscope.foundation.files import write_bytes
 from mnemoscope.foundation.reading import Reading
 from mnemoscope.mining.mining_run import MiningRun
-from mnemoscope.mining.steps import Answers, PlannedSteps, digest, join_pieces, missing, read_saved, run_piece
+from mnemoscope.mining.steps import Answers, PlannedSteps, join_pieces, read_saved, run_piece
 from mnemoscope.mining.text.batches import Ints, even_parts
 from mnemoscope.mining.text.thread_team import ThreadTeam
 from mnemoscope.models import LanguageModel
@@ -46,16 +45,12 @@ class Prefixes:
 
     def save(self, run: MiningRun) -> None:
         """Writes the list to the work folder."""
-        write_bytes(run.context.work / PREFIXES, save(vars(self), {"inputs": run.plan.hash()}))
+        run.save(PREFIXES, save(vars(self)))
 
     @classmethod
     def of(cls, run: MiningRun) -> Self:
         """The list in the work folder."""
-        path = run.context.work / PREFIXES
-        saved = read_saved(path, run.plan.hash())
-        if saved is None:
-            raise missing("the list of prefixes", path)
-        return cls(**saved)
+        return cls(**read_saved(run.context.work / PREFIXES, "the list of prefixes"))
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -91,20 +86,24 @@ class PlannedPass(Protocol):
 
     steps: PlannedSteps
 
-    def __init__(self, run: MiningRun) -> None: ...
-
     def write(self) -> Mapping[str, Any] | None:
         """Writes the tables; returns facts for the manifest, if any."""
         ...
 
 
+PassKind = Callable[[MiningRun], PlannedPass]
+
+
 @dataclass(frozen=True)
 class PrefixRows:
-    """The prefixes of one forward: their numbers, padded ids, and the `column` of each row that is read."""
+    """The prefixes of one forward: their numbers, padded ids, the `column` of each row that is read, and which of the
+    steps' items they are.
+    """
 
     prefixes: Ints
     ids: Tensor
     column: Tensor
+    items: slice
 
     def at(self, tensor: Tensor) -> Tensor:
         """A tensor `[batch, position, ...]` at the rows' columns: `[batch, ...]`."""
@@ -139,16 +138,17 @@ def plan_prefixes(
     answers: Answers,
     *,
     stage: str,
-    inputs: Sequence[object],
     unit: str = "prefixes",
+    readouts: int = 0,
     weights: int | None = None,
     area: int | None = None,
     around: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> PlannedSteps:
     """Steps that fill `answers [prefix, ...]` with what `read` returns for `tokens[0..position]` of each sentence.
-    `read` returns arrays `[row, ...]` by the answers' names. `inputs` are what it reads beside the sentences. At most
-    `weights` attention weights of one head exist at a time: they grow with the square of a prefix's length. A forward
-    has at most `area` tokens, or the plan's number.
+    `read` returns arrays `[row, ...]` by the answers' names, and projects `readouts` vectors of a prefix on the
+    vocabulary, each of which takes about as long as a token (SmolLM2). At most `weights` attention weights of one head
+    exist at a time: they grow with the square of a prefix's length. A forward has at most `area` tokens, or the plan's
+    number.
     """
     model, sentences = run.model, run.sentences
     order = np.argsort(position, kind="stable")
@@ -159,22 +159,14 @@ def plan_prefixes(
         prefixes = order[items]
         places = zip(sentence[prefixes].tolist(), position[prefixes].tolist(), strict=True)
         ids = pad([model.reading.context(sentences.of(one), last) for one, last in places], model)
-        rows = PrefixRows(prefixes, ids, torch.from_numpy(model.reading.columns(position[prefixes])))
+        rows = PrefixRows(prefixes, ids, torch.from_numpy(model.reading.columns(position[prefixes])), items)
         with torch.inference_mode():
             columns = read(rows)
         for name, values in columns.items():
             answers[name][prefixes] = values
 
-    return PlannedSteps(
-        step,
-        cuts,
-        answers,
-        stage=stage,
-        unit=unit,
-        team=ThreadTeam.of(model),
-        around=around,
-        inputs=digest(run.plan.hash(), sentence, position, *sentences.arrays(), *inputs),
-    )
+    tokens = [(cut.stop - cut.start) * (int(lengths[cut.stop - 1]) + readouts) for cut in cuts]
+    return PlannedSteps(step, cuts, tokens, answers, stage, unit, ThreadTeam.of(model), around)
 
 
 def check_finite(values: NDArray[Any], sentences: Ints, what: str, layers: Sequence[int]) -> None:
@@ -196,26 +188,20 @@ def plan_rows(
     *,
     stage: str,
     unit: str,
-    inputs: Sequence[object],
     parts: Ints | int = 0,
+    forwards: Ints | None = None,
     area: int | None = None,
     around: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> PlannedSteps:
     """Steps over rows of these lengths, in order; `parts` ascend. The rows of a step are of one part, on one side of a
-    boundary of the model, and of at most `area` tokens, or the plan's number.
+    boundary of the model, and of at most `area` tokens, or the plan's number. A row is run so many `forwards` times
+    (None: once).
     """
     model, area = run.model, area or run.plan.batch_tokens
     cuts = pack(lengths, area=area, rows=area, apart=parts * (1 + len(model.boundaries)) + sides(model, lengths))
-    return PlannedSteps(
-        step,
-        cuts,
-        answers,
-        stage=stage,
-        unit=unit,
-        inputs=digest(run.plan.hash(), *inputs),
-        team=ThreadTeam.of(model),
-        around=around,
-    )
+    work = lengths if forwards is None else lengths * forwards
+    tokens = [(cut.stop - cut.start) * int(work[cut].max()) for cut in cuts]
+    return PlannedSteps(step, cuts, tokens, answers, stage, unit, ThreadTeam.of(model), around)
 
 
 def cut_prefixes(lengths: Ints, *, area: int, weights: int | None = None, apart: Ints | None = None) -> list[slice]:
@@ -228,13 +214,17 @@ def cut_prefixes(lengths: Ints, *, area: int, weights: int | None = None, apart:
     return cuts
 
 
-def ask(run: MiningRun, kind: type[PlannedPass], piece: int) -> None:
+def planned_pass(run: MiningRun, kind: PassKind) -> PlannedPass:
+    return run.keep(kind, lambda: kind(run))
+
+
+def ask(run: MiningRun, kind: PassKind, piece: int) -> None:
     """Answers one piece of a pass."""
-    run_piece(run.context, run.keep(kind, lambda: kind(run)).steps, piece, of=run.pieces)
+    run.made.append(run_piece(run.context, planned_pass(run, kind).steps, piece))
 
 
-def answer(run: MiningRun, kind: type[PlannedPass], stage: str) -> None:
+def answer(run: MiningRun, kind: PassKind, stage: str) -> None:
     """Joins the pieces' answers, writes the tables, notes facts for the manifest. Raises MiningError, StoreFailed."""
-    asked = run.keep(kind, lambda: kind(run))
-    halved = join_pieces(run.context, asked.steps, of=run.pieces)
+    asked = planned_pass(run, kind)
+    halved = join_pieces(run.context, asked.steps)
     run.note(stage, {**(asked.write() or {}), "halved": halved})

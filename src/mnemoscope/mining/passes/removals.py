@@ -139,7 +139,6 @@ class RemovalPass:
             stage="removals",
             unit="sentences",
             parts=self._runs.deepest,
-            inputs=(*self.requests.drop("removed"), *run.sentences.arrays()),
         )
 
     def _answer(self, layer: int, asked: dict[str, Ints], coefficients: Tensor) -> None:

@@ -36,7 +36,6 @@ class SamplePass:
             self._answers,
             stage="samples",
             unit="sentences",
-            inputs=("samples", sentence, position),
         )
 
     def _read(self, batch: PrefixRows) -> Answers:

@@ -27,7 +27,7 @@ class ScalePass:
         self._ways = max(1, *self._branches)
         self._scale = empty_answers((len(prefixes.position), len(self._layers), self._ways), np.float32)
         self.steps = plan_prefixes(
-            run, prefixes.sentence, prefixes.position, self._read, {"scale": self._scale}, stage="scales", inputs=()
+            run, prefixes.sentence, prefixes.position, self._read, {"scale": self._scale}, stage="scales"
         )
 
     def _read(self, batch: PrefixRows) -> Answers:

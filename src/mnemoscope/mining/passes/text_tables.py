@@ -2,7 +2,7 @@
 when, how often or by how many processes they run.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.store import write_sentences
 from mnemoscope.corpus import TokenizedCorpus
 from mnemoscope.errors import MiningError, PartsDiffer
-from mnemoscope.foundation.files import copy_file, make_folder
+from mnemoscope.foundation.files import copy_file
 from mnemoscope.mining.mining_run import MiningRun, columns_of
 from mnemoscope.mining.passes.prefix_pass import PREFIXES, Prefixes
 from mnemoscope.mining.text.batch_loader import background_table, sentence_rows, token_table
@@ -100,19 +100,24 @@ def _write_tables(run: MiningRun, copy: TokenizedCorpus, named: Ints) -> None:
     run.write("tokens", token_table(copy, run.model.sizes.vocabulary))
     run.write("background", background)
     named = np.union1d(named, np.concatenate([background["sentence"], prefixes.sentence]))
-    write_sentences(run.directory, sentence_rows(copy, named), provenance=run.provenance)
+    _write_sentences(run, sentence_rows(copy, named))
     prefixes.save(run)
 
 
 def _copy_tables(run: MiningRun, parts: Sequence[Path], named: Ints) -> None:
     for name in SHARED:
         copy_file(parts[0] / TABLES[name].path(), run.path(name))
+        run.made.append(run.path(name))
     prefixes = Prefixes.load(parts[0] / STATE / PREFIXES)
     prefixes.save(run)
     background = pq.read_table(run.path("background"))["sentence"].to_numpy()
     named = np.union1d(named, np.concatenate([background, prefixes.sentence]))
-    make_folder(run.directory / "sentences")
-    write_sentences(run.directory, _sentences(parts, named), provenance=run.provenance)
+    _write_sentences(run, _sentences(parts, named))
+
+
+def _write_sentences(run: MiningRun, rows: Iterable[Mapping[str, Any] | pa.Table]) -> None:
+    parts = write_sentences(run.directory, rows, provenance=run.provenance)
+    run.made += [run.path("sentences", part) for part in range(parts)]
 
 
 def _sentences(parts: Sequence[Path], named: Ints) -> Iterator[pa.Table]:

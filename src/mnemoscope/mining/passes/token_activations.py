@@ -52,7 +52,6 @@ class TokenActivationPass:
             self._answers,
             stage="token activations",
             unit="sentences",
-            inputs=(*self.asked, *sentences.arrays()),
             parts=self._runs.deepest,
         )
 

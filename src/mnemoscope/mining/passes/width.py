@@ -140,9 +140,7 @@ class WidthPass:
         self._by_length = np.argsort(self.text.lengths, kind="stable")
         stages = np.repeat(np.arange(1 + len(plan.layers)), count)
         lengths = np.tile(model.reading.columns(self.text.lengths[self._by_length]), 1 + len(plan.layers))
-        tokens = [self._sentences.of(sentence) for sentence in self.text.sentence.tolist()]
-        orders = (order for of in self._orders.values() for order in of.values())
-        inputs = (self.text.sentence, *tokens, *orders, *(mean.cpu() for mean in self._mean.values()))
+        of_layers = [sum(one.layer == layer for one in self.runs) for layer in plan.layers]
         self.partial = PartialForward(model)
         self.steps = plan_rows(
             run,
@@ -151,8 +149,8 @@ class WidthPass:
             self.answers,
             stage="width",
             unit="sentences; layer by layer",
-            inputs=inputs,
             parts=stages,
+            forwards=np.array([1, *of_layers])[stages],
             area=min(plan.batch_tokens, BUDGET.width_tokens),
             around=self.partial.install,
         )

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mnemoscope.errors import OptionError, PlanDiffers
+from mnemoscope.errors import PlanDiffers
 from mnemoscope.foundation.options.mining_options import (
     RULES,
     TRIGGERS,
@@ -38,9 +38,6 @@ SAMPLED_EVERY = 16
 """... and then every batch whose number is a multiple of this."""
 _SHUFFLED = 512
 """Batches are shuffled within runs of so many, so that short sentences do not all come first."""
-
-_MOST_KEPT = 30_000
-"""Rows of one memory, at most: tables number them in 16 bits."""
 
 _SHOWN = ("model", "adapter", "tokenizer", "corpus", "validation")
 """Display names; fingerprints identify these things."""
@@ -92,62 +89,34 @@ class MiningPlan:
     validation_fingerprint: str | None = None
 
     def __post_init__(self) -> None:
-        for name in (
-            "triggers",
-            "prefixes",
-            "neighbours",
-            "batch_tokens",
-            "max_sentences",
-            "max_tokens",
-            "seed",
-            "skip_bad_rows",
-        ):
-            value = getattr(self, name)
-            least = 0 if name in ("prefixes", "neighbours", "seed", "skip_bad_rows") else 1
-            if value is not None and value < least:
-                raise OptionError(f"--{name.replace('_', '-')} must be at least {least}, not {value}")
-        for name in ("triggers", "neighbours"):
-            if getattr(self, name) > _MOST_KEPT:
-                raise OptionError(f"--{name} must be at most {_MOST_KEPT}, not {getattr(self, name)}")
-        if self.per_sentence not in ("1", "all"):
-            raise OptionError(f"--per-sentence must be 1 or all, not {self.per_sentence!r}")
+        MiningOptions.check(vars(self))
 
     @classmethod
     def derive(
         cls, options: MiningOptions, model: LanguageModel, *, corpus: str, validation: str | None
     ) -> "MiningPlan":
         """The plan of a run; `corpus` and `validation` are the names of the texts."""
-        versions: Mapping[str, Any] = library_versions()
+        stated: dict[str, Any] = {name: getattr(options, name) for name in MiningOptions.planned_names()}
+        settled = {
+            "validation": validation,
+            "split": options.cut,
+            "triggers": default_triggers(model) if options.triggers is None else options.triggers,
+            "per_sentence": str(options.per_sentence),
+            "layers": choose_layers(options.layers, model.sizes.layers),
+            "removals": None if options.removals is None else parse_removals(options.removals),
+            "batch_tokens": default_batch_tokens(model) if options.batch_tokens is None else options.batch_tokens,
+            "dtype": str(model.dtype).removeprefix("torch."),
+            "device": model.device.type,
+        }
         return cls(
             model=options.name or model.name,
             **model.opening.plan_entries(),
             model_fingerprint=model.fingerprint,
             corpus=options.text_name or corpus,
-            text_field=options.text_field,
-            ids_field=options.ids_field,
-            validation=validation,
-            split=options.cut,
-            triggers=default_triggers(model) if options.triggers is None else options.triggers,
-            per_sentence=str(options.per_sentence),
-            layers=choose_layers(options.layers, model.sizes.layers),
-            sample=options.sample,
-            max_sentences=options.max_sentences,
-            max_tokens=options.max_tokens,
-            prefixes=options.prefixes,
-            removals=None if options.removals is None else parse_removals(options.removals),
-            neighbours=options.neighbours,
-            batch_tokens=default_batch_tokens(model) if options.batch_tokens is None else options.batch_tokens,
-            dtype=str(model.dtype).removeprefix("torch."),
-            device=model.device.type,
-            seed=options.seed,
             attention=model.attention,
             threads=torch.get_num_threads(),
             kernels=kernels_chosen(),
-            skip_bad_rows=options.skip_bad_rows,
-            skip_special=options.skip_special,
-            token_activations=options.token_activations,
-            random=options.random,
-            **versions,
+            **stated | settled | library_versions(),
         )
 
     @classmethod

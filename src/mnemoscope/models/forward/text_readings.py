@@ -19,7 +19,7 @@ from torch import Tensor
 from mnemoscope.errors import MemoryIdError, ModelUnsupported, NotFinite, OptionError, PromptError
 from mnemoscope.foundation.memory_changes import At
 from mnemoscope.foundation.memory_names import MemoryId, NamedMemories
-from mnemoscope.foundation.options.chat_prompt import Prompt, as_written, choose_position, first_position, own_tokens
+from mnemoscope.foundation.options.chat_prompt import as_written, choose_position, first_position, own_tokens
 from mnemoscope.foundation.origin import made_by
 from mnemoscope.models.forward.attention import find_attention, read_attention
 from mnemoscope.models.forward.batches import default_batch_tokens, pack, pad, sides
@@ -48,7 +48,10 @@ class _AskedTexts:
         self.prompts: list[str] = []
         self.tokens: list[list[int]] = []
         places: list[int] = []
-        given: list[Any] = [texts] if self.single else _texts_in(texts)
+        several = isinstance(texts, Iterable) and not isinstance(texts, Mapping)
+        given: list[Any] = [texts] if self.single else list(texts) if several else []
+        if not given or not all(map(_is_prompt, given)):
+            raise OptionError(f"texts={texts!r:.60} is neither a text nor a list of texts; give one of them")
         for number, text in enumerate(given):
             try:
                 prompt = model.prompt_text(text)
@@ -118,13 +121,6 @@ class _AskedTexts:
 
 def _is_prompt(texts: Any) -> bool:
     return isinstance(texts, str) or (isinstance(texts, list | tuple) and isinstance(next(iter(texts), 0), Mapping))
-
-
-def _texts_in(texts: Any) -> list[Prompt]:
-    listed = list(texts) if isinstance(texts, Iterable) and not isinstance(texts, Mapping) else []
-    if not listed or not all(map(_is_prompt, listed)):
-        raise OptionError(f"texts={texts!r:.60} is neither a text nor a list of texts; give one of them")
-    return listed
 
 
 def _numbers_of(model: LanguageModel, layers: Iterable[int] | None, memories: Memories) -> Numbers:

@@ -38,7 +38,7 @@ _LIBRARIES = frozenset({"accelerate", "bitsandbytes", "mnemoscope", "peft", "tor
 
 def content_fingerprint(model: nn.Module, config: dict[str, Any], tokenizer: dict[str, Any]) -> str:
     digest = hashlib.sha256()
-    for part in (_essentials(config), tokenizer):
+    for part in (essentials(config), tokenizer):
         digest.update(json.dumps(part, sort_keys=True, default=str).encode())
     for name, weight in read_weights(model):
         digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode())
@@ -158,10 +158,11 @@ def check_finite(model: nn.Module) -> None:
             )
 
 
-def _essentials(config: Any) -> Any:
+def essentials(config: Any) -> Any:
+    """A configuration's entries that a number can depend on."""
     if isinstance(config, dict):
-        kept = {key: _essentials(value) for key, value in config.items() if key not in _INCIDENTAL}
+        kept = {key: essentials(value) for key, value in config.items() if key not in _INCIDENTAL}
         return {key: value for key, value in kept.items() if value is not None and not str(key).startswith("_attn")}
     if isinstance(config, list | tuple):
-        return [_essentials(value) for value in config]
+        return [essentials(value) for value in config]
     return config

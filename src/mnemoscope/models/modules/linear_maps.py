@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from mnemoscope.errors import ModelUnsupported
 from mnemoscope.foundation.budget import BUDGET, rows_within
-from mnemoscope.foundation.heap import keep_freed_memory
 from mnemoscope.models.modules.offloading import device_of_module, weight_of
 from mnemoscope.models.modules.quiet import silence
 from mnemoscope.models.modules.wrappers import name_inside, run_uncompiled
@@ -127,7 +126,6 @@ def probe(module: nn.Module) -> Tensor:
             f"a {type(module).__name__}, whose matrix is packed or adapted, is kept on the CPU or on disk while it is"
             " not used, where it cannot be read; give the model a device that holds it"
         )
-    keep_freed_memory(64 << 20)  # a layer's temporaries then reuse those of the last one
     outside, inside = _sizes(module, False)
     dtype, device = _asked_in(module, inside)
     at_once = rows_within(BUDGET.unit_vectors, max(inside, outside))

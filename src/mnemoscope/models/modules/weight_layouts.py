@@ -154,7 +154,9 @@ def fitting_names(stored: Iterable[str], *, wanted: Iterable[str], base: str) ->
         changed = {name: change(now) for name, now in names.items()}
         return changed if sum(map(fits, changed.values())) > sum(map(fits, names.values())) else names
 
-    names = better(better({name: name for name in stored}, _without_wrappers), _without_old_norms)
+    names = {name: name for name in stored}
+    names = better(names, lambda name: ".".join(part for part in name.split(".") if part not in _WRAPPERS))
+    names = better(names, _without_old_norms)
     stranger = next((now for now in names.values() if not fits(now)), "")
     for prefix in accumulate(f"{part}." for part in stranger.split(".")[:-1]):
         names = better(names, lambda now, prefix=prefix: now.removeprefix(prefix))  # type: ignore[misc]
@@ -172,10 +174,6 @@ def _endings(name: str) -> Iterator[str]:
     while "." in name:
         name = name.partition(".")[2]
         yield name
-
-
-def _without_wrappers(name: str) -> str:
-    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
 
 
 def _without_old_norms(name: str) -> str:

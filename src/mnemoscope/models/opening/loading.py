@@ -7,7 +7,6 @@ import copy
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from torch import nn
 
 from mnemoscope.errors import ModelUnsupported, OptionError, ProofFailed, TokenizerNotFound
 from mnemoscope.foundation.options.mining_options import AUTO, DTYPES
-from mnemoscope.foundation.options.model_options import ModelOptions, display_name, write_max_memory
+from mnemoscope.foundation.options.model_options import ModelOptions, display_name
 from mnemoscope.foundation.progress import Progress, report_loading, report_to, reporting_late
 from mnemoscope.models.forward.text_readings import capture_streams, read_text_coefficients
 from mnemoscope.models.language_model import LanguageModel, Readings
@@ -25,7 +24,7 @@ from mnemoscope.models.modules.fingerprint import check_finite, content_fingerpr
 from mnemoscope.models.modules.offloading import check_reachable, device_of_module, is_placed, is_spread
 from mnemoscope.models.modules.spreading import Room, refuse
 from mnemoscope.models.modules.switches import refuse_coarse_products, steady
-from mnemoscope.models.object_state import ObjectInUse, at_rest, where_hooked
+from mnemoscope.models.object_state import NetworkGuard, at_rest, foreign_hooks
 from mnemoscope.models.opening.dequantization import keep_as_stored
 from mnemoscope.models.opening.fairseq import open_checkpoint
 from mnemoscope.models.opening.huggingface import open_model
@@ -50,35 +49,35 @@ def load_model(
 ) -> LanguageModel:
     """The LanguageModel of a hub id, a folder, `builtin:NAME`, `handmade:NAME`, `fairseq:PATH.pt` or a loaded model.
 
-    `tokenizer` may be an object, too; with `"ids"` a text is its token ids in decimal, as `12 5 7`. With `beginning`
-    `"none"` position 0 of a sentence is never a trigger. `dequantize` widens a model in memory in a copy.
-
-    `dtype` None means float32; a model in memory keeps its own (another dtype or device works on a copy of its present
-    state). Such a model is in evaluation mode only during a use, and is read and proved anew if it has changed since:
-    object_state.py lists what is detected. `device` auto means a CUDA card if there is one, else the CPU; a model in
-    memory stays where it is. `max_memory` limits the weights on the device (`2GiB`), or on each
-    (`{0: "20GiB", "cpu": "9GiB"}`): a model that does not fit there, or into the free memory of `auto`, `cpu` or
-    `cuda`, is spread: cards, CPU, disk.
+    A model in memory is in evaluation mode only during a use; after a change of it (object_state.py says which are
+    seen) it must be given here once more. Another dtype or device, and `dequantize`, work on a copy of its present
+    state. A model that does not fit into `max_memory`, or into the free memory of `auto`, `cpu` or `cuda`, is spread:
+    cards, CPU, disk. With `beginning` `"none"` position 0 of a sentence is never a trigger.
 
     Raises ModelNotFound, TokenizerNotFound, ModelUnsupported, ModelDamaged, ProofFailed, OptionError.
+
+    Args:
+        source: The name, or a model in memory.
+        tokenizer: The tokenizer, if the model has none or needs another; ids: texts are token ids, as `12 5 7`.
+        adapter: A PEFT adapter (LoRA and others) to put on the model: its folder or hub id.
+        beginning: The token before every sentence, if not the model's own; none: nothing.
+        dequantize: Widen quantised weights at load.
+        dict: A fairseq model's dict.txt, if it is elsewhere.
+        revision: The hub model's revision: a branch, tag or commit.
+        dtype: Number format: float32 (None), bfloat16 or float16; a model in memory keeps its own.
+        device: Such as cpu, cuda or cuda:1; auto: a graphics card if there is one; a model in memory stays where it is.
+        trust_remote_code: Run code that comes with the model.
+        max_memory: Memory for weights: 2GiB, or 0=20GiB,cpu=60GiB; the rest of the model goes to disk.
+        progress: True: a bar in a terminal or notebook; or a function of stage, done, total (or None) and note.
     """
     refuse_coarse_products()
     kind = None if dtype is None else dtype_of(dtype)
     place = None if device == AUTO else device_of(device)
-    opening = ModelOptions(
-        revision=revision,
-        adapter=None if adapter is None else os.fspath(adapter),
-        tokenizer=str(tokenizer) if isinstance(tokenizer, str | Path) else None,
-        beginning=beginning,
-        dequantize=dequantize,
-        dictionary=dict,
-        trust_remote_code=trust_remote_code,
-        max_memory=write_max_memory(max_memory),
-    )
+    named = str(tokenizer) if isinstance(tokenizer, str | Path) else None
+    opening = ModelOptions.of({**locals(), "tokenizer": named})
     room = Room(kind or torch.float32, place, opening.max_memory)
     if room.is_bounded:
         room.budgets()
-    reopen = steady()(partial(_open, source, tokenizer, opening, room))
     name = display_name(str(source)) if isinstance(source, str | Path) else type(source).__name__
 
     def report(stage: str, done: float, total: float | None, note: str) -> None:
@@ -86,19 +85,13 @@ def load_model(
 
     with report_to(progress) as given, reporting_late(report):
         report_loading("its files")
-        opened = reopen()
-        model, network = _read(opened, kind, place, revision)
-    again = None
-    if opened.in_memory and network is opened.network:
-        again = lambda: _read(reopen(), kind, place, revision)[0]  # noqa: E731
-    model.usage = ObjectInUse(network, model.spec, model.sizes.vocabulary, model.lock, again)
-    return model
+        with steady():
+            return _read(_open(source, tokenizer, opening, room), kind, place, revision)
 
 
-@steady()
 def _read(
     opened: LoadedParts, kind: torch.dtype | None, place: torch.device | None, revision: str | None
-) -> tuple[LanguageModel, nn.Module]:
+) -> LanguageModel:
     check_reachable(opened.network)
     keep_as_stored(opened.network)
     if is_placed(opened.network) or (place is None and opened.in_memory):
@@ -121,9 +114,10 @@ def _read(
                 raise ModelUnsupported(f"model {opened.spec!r} has no layers; see what its configuration says of them")
             model = LanguageModel(opened, anatomy, revision=revision, content=content)
             model.proof, model.readings = prove(model), Readings(read_text_coefficients, capture_streams)
-        return model, network
+            model.usage = NetworkGuard(network, spec=model.spec, rows=model.sizes.vocabulary)
+        return model
     except (ModelUnsupported, ProofFailed) as error:
-        if where := where_hooked(opened.network):
+        if where := next(iter(foreign_hooks(opened.network).values()), ""):
             raise type(error)(f"{error}; hooks of others (on {where}) may be why: remove them") from error
         raise
     except (RuntimeError, TypeError, ValueError, AttributeError, LookupError) as error:

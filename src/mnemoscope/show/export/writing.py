@@ -49,11 +49,16 @@ class Report:
 def write_report(
     atlas: Atlas | str | Path, out: str | Path | None = None, *, progress: bool | Progress = True
 ) -> Report:
-    """Writes the report of the atlas into the folder `out` (default: `report` inside the atlas).
+    """Writes the report of the atlas into a folder.
 
     Missing answers, and those that count older judgements, are computed and, where possible, stored in the atlas.
     Raises AtlasUnfinished for a part or an unfinished atlas, AnnotationError for judgements of another atlas,
     AtlasDamaged, AtlasBusy, AtlasExists for a folder of something else, OptionError, StoreFailed.
+
+    Args:
+        atlas: An atlas, or its folder.
+        out: The folder to write; None: `report` in the atlas.
+        progress: True: a bar in a terminal or notebook; or a function of stage, done, total (or None) and note.
     """
     opened = atlas if isinstance(atlas, Atlas) else open_atlas(atlas)
     folder = MadeFolder(opened.local(SIDE) if out is None else Path(out), opened.path, SIDE)

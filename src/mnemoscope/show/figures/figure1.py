@@ -201,11 +201,20 @@ def figure1(
     atlas: "Atlas | None" = None,
     interventions: "Interventions" = None,
 ) -> Figure1:
-    """The paper's Figure 1 for a layer after a position of the prompt: the memories with the largest
-    ``abs(m) norm(v)``, the others as one bar, the sum, and what it promotes. An atlas of the model labels the keys.
+    """The paper's Figure 1 for a layer after a position of the prompt: the memories with the largest ``abs(m)
+    norm(v)``, the others as one bar, the sum, and what it promotes.
 
     Raises OptionError for a layer that the model lacks, ModelUnsupported for one with norms behind its branches, and
     what `trace` raises.
+
+    Args:
+        model: A LanguageModel, or a name that `load_model` takes.
+        prompt: Plain text, read as mining reads a sentence, or the messages of a chat.
+        layer: The layer, counted from 0.
+        position: None: the last; below 0 from the end.
+        memories: At most how many memories have a row of their own.
+        atlas: An atlas of the model, or its folder: labels the keys.
+        interventions: Changes of memories: {"L10.M222": 0.0} or ["L10.M222=0@last"].
     """
     from mnemoscope.tracing.layer_sum import layer_sum
 

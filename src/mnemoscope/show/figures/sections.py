@@ -58,6 +58,10 @@ def chart(atlas: Atlas | str | Path, question: str) -> alt.VConcatChart:
     """The figure of one question as an Altair chart with its data, its panels in a column.
 
     A missing answer is computed; nothing is written. Raises what `answer` raises.
+
+    Args:
+        atlas: An atlas, or its folder.
+        question: The name of a question, such as value_agreement.
     """
     opened = atlas if isinstance(atlas, Atlas) else open_atlas(atlas)
     question = question_named(question)

@@ -70,7 +70,7 @@ def overview_words(edition: Edition, data: Data) -> Data:
             for one in draw_small(edition, *THE_PAPERS)
         ],
         "some": str(edition.atlas.name(edition.atlas.layers[-1], 0)),
-        "opened_by": model_words(manifest, otherwise=manifest.model.spec),
+        "opened_by": model_words(manifest.plan, otherwise=manifest.model.spec),
         "mined": describe_mining(edition.atlas),
         "waiting": [question for question in unanswered if question not in not_mined],
         "left_out": {question: answers[question].question.title for question in not_mined},

@@ -326,7 +326,7 @@ def _lack(name: str, heading: str, purpose: str, command: str) -> None:
     def explain(site: OneSite) -> Page:
         """How to have what needs a model: there is none here."""
         data = {"status": 404, "message": f"There is no model here to {heading[0].lower()}{heading[1:]} with; {HOW}."}
-        spec = model_words(site.atlas.manifest, otherwise=site.atlas.manifest.model.spec)
+        spec = model_words(site.atlas.manifest.plan, otherwise=site.atlas.manifest.model.spec)
         shown = {"heading": heading, "purpose": purpose, "spec": spec, "command": command.replace("MODEL", spec)}
         return Page("without_model.html", heading, data, lambda: shown, 404)
 

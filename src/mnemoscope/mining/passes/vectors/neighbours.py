@@ -75,8 +75,7 @@ class NeighbourPass:
 
 
 def write_layer_neighbours(run: MiningRun, layer: int) -> None:
-    """Writes `neighbours` of one layer if it is missing."""
-    if not run.is_made("neighbours", layer):
-        plan = run.plan
-        asked = run.keep(NeighbourPass, lambda: NeighbourPass(run.model, plan.layers, most=plan.neighbours))
-        run.write("neighbours", asked.columns(layer), layer)
+    """Writes `neighbours` of one layer."""
+    plan = run.plan
+    asked = run.keep(NeighbourPass, lambda: NeighbourPass(run.model, plan.layers, most=plan.neighbours))
+    run.write("neighbours", asked.columns(layer), layer)

@@ -40,9 +40,7 @@ _TINY = 1e-30
 
 
 def write_layer_roles(run: MiningRun, layer: int) -> None:
-    """Writes `roles` of one layer if it is missing; needs its triggers."""
-    if run.is_made("roles", layer):
-        return
+    """Writes `roles` of one layer; needs its triggers."""
     triggers = KeyTriggers(run.model, run.directory, run.plan)
     roles = run.keep(RolePass, lambda: RolePass(run.model, input_embeddings(run.model), triggers, run.plan.seed))
     run.write("roles", roles.columns(layer, *last_tokens(run, layer)), layer)

@@ -28,9 +28,7 @@ _TOGETHER = 1024
 
 
 def write_similar_words(run: MiningRun) -> None:
-    """Writes `similar_words` if it is missing, without rows where the embeddings are unknown."""
-    if run.is_made("similar_words"):
-        return
+    """Writes `similar_words`, without rows where the embeddings are unknown."""
     counts = pq.read_table(run.path("tokens"))["count"].to_numpy()
     forms = word_forms(pq.read_table(run.path("vocabulary"))["text"].to_pylist(), counts)
     embeddings = input_embeddings(run.model) if forms else None

@@ -165,14 +165,12 @@ def work_factors(model: LanguageModel, layer: int, triggers: pl.DataFrame, scale
 
 
 def write_layer_values(run: MiningRun, layer: int) -> None:
-    """Writes `values` of one layer if it is missing; needs triggers and scales. Without prefixes no scale is known, and
-    the columns of values at typical activations are null.
+    """Writes `values` of one layer; needs triggers and scales. Without prefixes no scale is known, and the columns of
+    values at typical activations are null.
     """
-    if run.is_made("values", layer):
-        return
     values = run.keep(ValuePass, lambda: ValuePass(run.model, seed=run.plan.seed))
     triggers = run.read("triggers", ("memory", "sign", "rank", "coefficient", "sentence", "next_token"), layer)
-    scale = read_note(run.context.work, "scales", run.plan)["value_scales"][run.plan.layers.index(layer)]
+    scale = read_note(run.context.work, "scales")["value_scales"][run.plan.layers.index(layer)]
     factors = None if scale is None else work_factors(run.model, layer, triggers, scale)
     run.write("values", values.columns(layer, targets(triggers, run.model.sizes.memories[layer]), factors), layer)
 

@@ -117,7 +117,11 @@ def shape_of(options: Options, weights: dict[str, Tensor], *, version: int) -> D
     activation = options.word("activation_fn", "relu")
     if activation not in ACTIVATIONS:
         raise ModelUnsupported(f"{where} uses activation {activation!r}; known are {', '.join(ACTIVATIONS)}")
-    rows = _rows(weights, where)
+    plain, adaptive = "decoder.embed_tokens.weight", "decoder.embed_tokens.embeddings.{}.0.weight"
+    names = [plain] if plain in weights else list(takewhile(weights.__contains__, map(adaptive.format, count())))
+    if not names:
+        raise ModelDamaged(f"{where} lacks the weights of its input ({adaptive.format(0)!r}); take a complete copy")
+    rows = sum(weights[name].shape[0] for name in names if weights[name].dim())
     input_width, output_width = (options.number(f"decoder_{end}_dim", hidden) for end in ("input", "output"))
     adaptive_input = options.flag("adaptive_input")
     input_bands = _bands(options, "adaptive_input", rows, input_width) if adaptive_input else None
@@ -169,11 +173,3 @@ def _bands(options: Options, end: str, rows: int, width: int) -> Bands:
     if end == "adaptive_input" and min(widths) < 1:  # a softmax may have such a band: its words are equally likely
         raise options.wrong(f"{end}_factor", f"a factor that leaves some of the width {width} in {len(edges)} bands")
     return Bands(edges, widths)
-
-
-def _rows(weights: dict[str, Tensor], where: str) -> int:
-    plain, adaptive = "decoder.embed_tokens.weight", "decoder.embed_tokens.embeddings.{}.0.weight"
-    names = [plain] if plain in weights else list(takewhile(weights.__contains__, map(adaptive.format, count())))
-    if not names:
-        raise ModelDamaged(f"{where} lacks the weights of its input ({adaptive.format(0)!r}); take a complete copy")
-    return sum(weights[name].shape[0] for name in names if weights[name].dim())
