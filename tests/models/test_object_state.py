@@ -61,6 +61,7 @@ def put_another_module(network: Any) -> None:
 def activate_otherwise(network: Any) -> None:
     for block in network.transformer.h:
         block.mlp.act = nn.GELU()
+    network.config.activation_function = "gelu"
 
 
 def embed_otherwise(network: Any) -> None:

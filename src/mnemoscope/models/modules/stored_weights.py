@@ -14,6 +14,7 @@ from typing import Any
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
 from mnemoscope.errors import ModelUnsupported
+from mnemoscope.foundation.files import read_object
 from mnemoscope.models.modules.linear_maps import is_plain
 from mnemoscope.models.modules.weight_layouts import find_file, weight_files
 
@@ -42,7 +43,9 @@ def check_format(config: Any, place: str, source: str, arguments: dict[str, Any]
     stated = next((entry for entry in entries if isinstance(entry, dict)), None)
     if stated is None and not getattr(config, "quantization", None):
         path = find_file(place, _BESIDE, arguments)
-        stated = None if path is None else {"quant_method": "modelopt", **_inside(path)}
+        if path is not None:
+            beside = read_object(path).get("quantization")
+            stated = {"quant_method": "modelopt", "quant_algo": isinstance(beside, dict) and beside.get("quant_algo")}
     elif stated is None or "quant_method" not in stated:
         mlx = getattr(config, "quantization", None)
         stated = {"quant_method": "MLX", **mlx} if isinstance(mlx, dict) else stated
@@ -56,14 +59,6 @@ def check_format(config: Any, place: str, source: str, arguments: dict[str, Any]
         f"the weights of {source!r} are packed in a format that transformers cannot read, {named}: it would take them"
         f" for plain numbers; {_SOURCE}"
     )
-
-
-def _inside(path: Path) -> dict[str, Any]:
-    try:
-        stated = json.loads(path.read_text(encoding="utf-8"))["quantization"]
-    except (OSError, ValueError, RecursionError, KeyError, TypeError):
-        return {}
-    return {"quant_algo": stated["quant_algo"]} if isinstance(stated, dict) and "quant_algo" in stated else {}
 
 
 def check_taken(network: Any, unread: Iterable[str], place: str, source: str, *, quantised: bool) -> None:

@@ -5,7 +5,6 @@ of another model is refused if a module or a weight of it has no place, or anoth
 ignored, since models are copied and renamed.
 """
 
-import json
 import re
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +15,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from mnemoscope.errors import ModelError, ModelNotFound, ModelUnsupported
+from mnemoscope.foundation.files import read_object
 from mnemoscope.models.loaded_parts import first_line
 from mnemoscope.models.modules.linear_maps import is_of_adapters
 from mnemoscope.models.modules.quiet import suppress_output
@@ -46,10 +46,7 @@ def base_of(source: Any) -> tuple[Any, str]:
 
 
 def base_name(folder: Path) -> str:
-    try:
-        stated = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8"))["base_model_name_or_path"]
-    except (OSError, ValueError, RecursionError, KeyError, TypeError):
-        stated = None
+    stated = read_object(folder / ADAPTER_CONFIG).get("base_model_name_or_path")
     return repr(stated) if isinstance(stated, str) and stated else "its base model"
 
 
@@ -117,8 +114,7 @@ def read_adapter(adapter: str) -> Adapter:
     with one_line_errors(adapter, what="adapter"):
         config = peft.PeftConfig.from_pretrained(str(folder))
         _check_in_layers(config)
-        stated = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8"))
-        check_adapter(config, stated, adapter, peft.__version__)
+        check_adapter(config, read_object(folder / ADAPTER_CONFIG), adapter, peft.__version__)
         return Adapter(adapter, folder, config, peft.load_peft_weights(str(folder), device="cpu"))
 
 
