@@ -475,7 +475,7 @@ def content_error(name: str, rows: pa.Table, vocabulary: int) -> str | None:
         if not rule.field.nullable and (column.null_count or (is_list and pc.list_flatten(column).null_count)):
             return f"column {one} holds nulls"
         for other in (other for other in rule.lengths_as if other in rules):
-            if not lengths.equals(pc.list_value_length(rows.column(other))):
+            if not pc.list_value_length(column).equals(pc.list_value_length(rows.column(other))):
                 return f"{one} and {other} are lists of different lengths"
         for other in (other for other in rule.nulls_as if other in rules):
             if not column.is_null().equals(rows.column(other).is_null()):

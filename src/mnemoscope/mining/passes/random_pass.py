@@ -24,7 +24,7 @@ def make_random(run: MiningRun) -> None:
         state.load(path, plan=plan.hash())
         return state
 
-    write_random_sentences(replace(run, copy=copy), [load(layer).drawn_sentences() for layer in plan.layers])
+    write_random_sentences(replace(run, copy=copy), [load(layer).random[layer].sentences() for layer in plan.layers])
     copy.release()
     for layer in plan.layers:
         write_layer_random(run, load(layer), layer)

@@ -38,9 +38,9 @@ def write_text_tables(run: MiningRun) -> None:
     routing: list[Mapping[str, NDArray[Any]]] = []
     for layer in run.plan.layers:
         state = run.layer_state(layer)
-        sentences.append(state.named_sentences())
-        drawn.append(state.drawn_sentences())
-        routing += [counted.columns(layer) for counted in state.routing.values()]
+        sentences.append(state.triggers[layer].sentences())
+        drawn += [firings.sentences() for firings in state.random.values()]
+        routing += [counted.columns() for counted in state.routing.values()]
     named = np.unique(np.concatenate(sentences))
     if run.copy is not None:
         _write_tables(run, run.copy, named)
