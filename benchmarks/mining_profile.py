@@ -21,22 +21,23 @@ import torch
 from speed.documentation import TEXT, named_model
 
 from mnemoscope.corpus import open_source, prepare
-from mnemoscope.kernels.reference import Observer
+from mnemoscope.mining.text import batch_reader
 from mnemoscope.mining.text.batch_loader import BatchLoader
 from mnemoscope.mining.text.batch_reader import BatchReader
 from mnemoscope.mining.text.state import MiningState, StateShape
 from mnemoscope.mining.text.thread_team import ThreadTeam
+from mnemoscope.mining.text.triggers import Triggers
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.forward.batches import default_batch_tokens
 from mnemoscope.runs.plan import SAMPLED_TOKENS, default_triggers
 
-PARTS: dict[str, tuple[type, str]] = {
-    "piece": (BatchReader, "_read_piece"),
-    "share": (BatchReader, "_read_share"),
-    "sweep": (Observer, "sweep"),
-    "histogram": (Observer, "histogram"),
-    "survivors": (BatchReader, "_note_survivors"),
-    "counting": (BatchReader, "_count"),
+PARTS: dict[str, tuple[Any, str]] = {
+    "batch": (BatchReader, "read"),
+    "piece": (BatchReader, "_measure_piece"),
+    "share": (BatchReader, "_measure_share"),
+    "sweep": (batch_reader, "sweep"),
+    "histogram": (batch_reader, "count_bins"),
+    "candidates": (Triggers, "find"),
 }
 FIRST, AFTER = 100_000, {"builtin": 100_000, "gpt2-small": 20_000}
 """Tokens of the two stretches that are looked at; a larger model's second is shorter."""
@@ -131,12 +132,13 @@ def mine(
 
 def shares_of(spent: dict[str, float], seconds: float, team: int) -> dict[str, float]:
     """Per cent of the seconds by the clock."""
-    own = {name: spent.pop(name, 0.0) / team for name in ("share", "sweep", "histogram", "survivors")}
+    own = {name: spent.pop(name, 0.0) / team for name in ("share", "sweep", "histogram", "candidates")}
     parts = {
-        "forward": own["share"] - own["sweep"] - own["histogram"] - own["survivors"],
+        "forward": own["share"] - own["sweep"] - own["histogram"] - own["candidates"],
         "sweep, with bins": own["sweep"] + own["histogram"],
-        "survivors": own["survivors"],
-        "threads wait": spent.pop("piece") - own["share"],
+        "candidates": own["candidates"],
+        "threads wait": (piece := spent.pop("piece")) - own["share"],
+        "counting": spent.pop("batch") - piece,
         **spent,
     }
     parts["rest"] = seconds - sum(parts.values())

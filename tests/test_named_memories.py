@@ -9,8 +9,7 @@ import pytest
 from mnemoscope.cli import main
 from mnemoscope.errors import InterventionError, MemoryIdError, MnemoscopeError, ModelDiffers, OptionError, StoreFailed
 from mnemoscope.foundation.memory_changes import Intervention, interventions_of
-from mnemoscope.foundation.memory_names import MemoryId, Numbering
-from mnemoscope.foundation.options.named_memories import NamedMemories, save_list
+from mnemoscope.foundation.memory_names import MemoryId, NamedMemories, Numbering, save_list
 
 Capture = pytest.CaptureFixture[str]
 

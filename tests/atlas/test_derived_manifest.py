@@ -8,8 +8,7 @@ from mnemoscope.atlas import Atlas, open_atlas, verify
 from mnemoscope.atlas import derived_manifest as beside
 from mnemoscope.atlas.lock import lock_folder
 from mnemoscope.atlas.manifest import seal
-from mnemoscope.errors import AtlasBusy, AtlasExists
-from mnemoscope.foundation.files import write_json
+from mnemoscope.errors import AtlasBusy
 from support.handbuilt_atlas import build_atlas, manifest
 
 
@@ -47,37 +46,6 @@ def test_files_of_another_atlas_are_forgotten(tmp_path: Path) -> None:
     assert new.made_later("report") == {}
     beside.record_hashes(new, "report", ["report/index.html"])
     assert old.made_later("report") == {}
-
-
-def test_what_a_manifest_beside_an_atlas_lists(tmp_path: Path) -> None:
-    path, files = tmp_path / "manifest.json", {"index.html": {"sha256": "0" * 64, "bytes": 1}}
-    assert beside.made_files(path) == {}
-    write_json(path, {"atlas": "a" * 64, "files": files})
-    assert beside.made_files(path) == files
-    assert beside.made_files(path, "pages") == {}
-    write_json(path, {"atlas": "a" * 64, "pages": files})
-    assert beside.made_files(path, "pages") == files
-    for said in (
-        *({"atlas": "a" * 63, "files": files}, {"atlas": 1, "files": files}, {"atlas": "a" * 64, "files": [files]}),
-        *({"atlas": "a" * 64, "files": files, "name": "another tool's"}, {"files": files}),
-    ):
-        write_json(path, said)
-        assert beside.made_files(path) == {}, said
-
-
-def test_a_folder_is_replaced_if_it_is_empty_or_one_s_own(tmp_path: Path) -> None:
-    def check(directory: Path) -> None:
-        beside.check_replaceable(directory, lambda folder: (folder / "own").exists(), "pages")
-
-    check(tmp_path / "none")
-    check(tmp_path)
-    (tmp_path / "thesis.tex").write_text("")
-    with pytest.raises(AtlasExists, match="other than pages"):
-        check(tmp_path)
-    with pytest.raises(AtlasExists, match=r"thesis\.tex is not a folder"):
-        check(tmp_path / "thesis.tex")
-    (tmp_path / "own").write_text("")
-    check(tmp_path)
 
 
 def hold(atlas: Atlas) -> None:

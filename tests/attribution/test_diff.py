@@ -239,7 +239,7 @@ def test_impossible_comparisons_are_refused_in_one_line(tmp_path: Path) -> None:
         ({}, "give one of --other"),
         ({"other": model, "other_prompt": "a"}, "give one of --other"),
         ({"other": model, "target": "x"}, "give both"),
-        ({"other": model, "patch": "value"}, "patch is contribution or coefficient"),
+        ({"other": model, "patch": "value"}, "patch.*choose one of contribution, coefficient"),
         ({"other_adapter": "lora"}, "the model was given in memory"),
     ):
         with pytest.raises(OptionError, match=said.replace("--", "(--)?").replace("other", "other(_\\w+)?")):

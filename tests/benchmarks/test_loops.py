@@ -51,7 +51,7 @@ def test_the_research_loop_finds_what_mining_finds(model: LanguageModel, loader:
     state, _ = mine_batches(model, batches, keep=KEEP)
     extra = 0 if model.beginning.token is None else 1
     for layer in range(model.sizes.layers):
-        mined = state.triggers[layer, 1].state()
+        mined = {name: one[: model.sizes.memories[layer]] for name, one in state.triggers[layer].state().items()}
         found, places = research.best[layer].T, research.where[layer].T
         full = mined["sentence"][:, -1] >= 0  # a memory that fires less often has no filler rows
         assert full.float().mean() > 0.5
@@ -121,6 +121,6 @@ def test_the_overlap_is_the_mean_share_of_common_sentences() -> None:
     # Two of four in common, all two in common, and a memory without triggers, which does not count.
     rows = ([[1, 2, 3, 4], [7, 8, -1, -1], [-1] * 4], [[4, 9, 1, 6], [8, 7, 5, -1], [2, -1, -1, -1]])
     for state, sentences in zip((first, second), rows, strict=True):
-        triggers = state.triggers[0, 1]
+        triggers = state.triggers[0]
         triggers.load({**triggers.state(), "sentence": torch.tensor(sentences)})
     assert (overlap(first, second), overlap(first, first)) == (pytest.approx((0.5 + 1.0) / 2), 1.0)

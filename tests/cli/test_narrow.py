@@ -10,6 +10,7 @@ import pytest
 
 from mnemoscope.cli import main
 from mnemoscope.cli.drawing import print_table, stdout_console
+from mnemoscope.foundation.formatting import Table
 from mnemoscope.mining import mine
 from mnemoscope.models.opening.handmade.models import PLANTED_SENTENCES
 
@@ -81,7 +82,7 @@ def test_the_marked_token_stays_in_sight(atlas: Path, memory: str, width: int, m
 def test_a_table_without_room_becomes_lists(capsys: pytest.CaptureFixture[str]) -> None:
     console = stdout_console(piped_width=20)
     columns = ("memory", ">score", ">rank", "text")
-    print_table(console, columns, [("L10.E3.M222", "123.456", "12,345", "words enough to be broken")])
+    print_table(console, Table(columns, [("L10.E3.M222", "123.456", "12,345", "words enough to be broken")]))
     out = capsys.readouterr().out
     for whole in ("memory: L10.E3.M222", "score: 123.456", "rank: 12,345"):
         assert whole in out

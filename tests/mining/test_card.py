@@ -19,20 +19,22 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mining.conftest import odd_text, spoil, tables_of, tiny_model
-from mining.test_accumulators import MEMORIES, POSITIONS, ids_of, oracle, rows, streams
-from mining.test_without_looking import Watch, look_away
+from mining.test_accumulators import MEMORIES, POSITIONS, SIGNS, ids_of, oracle, rows, streams
 from mnemoscope.errors import Interrupted, NotFinite
 from mnemoscope.foundation.memory_names import HISTOGRAM_EDGES
 from mnemoscope.kernels import choose as card
 from mnemoscope.kernels import devices as host
-from mnemoscope.kernels.reference import BinCounter
+from mnemoscope.kernels.reference import count_bins
 from mnemoscope.mining import mine
 from mnemoscope.mining.text import batch_reader, triggers
 from mnemoscope.mining.text.batches import Batch
+from mnemoscope.mining.text.exact_sums import value_of
+from mnemoscope.mining.text.measures import Measures
 from mnemoscope.mining.text.state import MiningState, StateShape
 from mnemoscope.mining.text.thread_team import ThreadTeam
 from mnemoscope.mining.text.triggers import Triggers
 from support.mined import mined_text
+from support.waits import Watch
 
 pytest.importorskip("triton")
 
@@ -55,36 +57,38 @@ def kernels() -> Iterator[card.CardKernels]:
 
 
 @pytest.fixture
-def on_card(kernels: card.CardKernels, monkeypatch: pytest.MonkeyPatch) -> None:
-    unseen(monkeypatch)
+def on_card(kernels: card.CardKernels, one_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_reader, "card_kernels", lambda device: kernels)
+    monkeypatch.setattr(batch_reader, "may_look", lambda device: False)
 
 
-def unseen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything as on a card, by one thread."""
-    look_away(monkeypatch)
+@pytest.fixture
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ThreadTeam, "of", classmethod(lambda cls, model: cls(1)))
 
 
 FEW_LINES = "".join(odd_text().splitlines(keepends=True)[:8])
 
 
-def of_rows(lengths: list[int], ids: torch.Tensor) -> card.BatchRows:
-    return card.BatchRows.of(torch.tensor(lengths), ids, positions=sum(lengths))
+def of_rows(lengths: list[int], ids: torch.Tensor, *, first: int = 0) -> card.BatchRows:
+    return card.BatchRows.of(torch.tensor(lengths), ids, positions=sum(lengths), first=first)
+
+
+def take(triggers: Triggers, kernels: card.CardKernels, block: torch.Tensor, own: card.BatchRows) -> None:
+    """Measures a block as on a card, and counts its best."""
+    thresholds = {sign: threshold for sign, _, threshold in triggers.by_sign()}
+    _, best = kernels.measure(block, own, thresholds, keep=triggers.keep, sampled=False)
+    triggers.update(Measures(candidates=[best]))
 
 
 @settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow])
-@given(streams(), st.integers(0, 5), st.sampled_from([1, -1]))
-def test_the_best_are_what_sorting_everything_gives(
-    kernels: card.CardKernels, stream: Any, seed: int, sign: int
-) -> None:
+@given(streams(), st.integers(0, 5))
+def test_the_best_are_what_sorting_everything_gives(kernels: card.CardKernels, stream: Any, seed: int) -> None:
     keep, batches = stream
-    ids, found = ids_of(batches, seed), Triggers(MEMORIES, keep)
+    ids, found = ids_of(batches, seed), Triggers(MEMORIES, keep, SIGNS)
     for block, sentences in zip(batches, ids, strict=True):
-        own = of_rows([POSITIONS] * len(block), sentences)
-        swept = kernels.sweep(block, own, negative=True, sampled=False)
-        found.enqueue(kernels.best(swept.peaks[sign], own, found.threshold, sign=sign, keep=keep, first=0))
-    assert rows(found) == oracle(keep, batches, ids, sign, all_=False)
+        take(found, kernels, block, of_rows([POSITIONS] * len(block), sentences))
+    assert rows(found) == oracle(keep, batches, ids, all_=False)
 
 
 @pytest.mark.parametrize("spread", [1.0, 40.0])
@@ -93,13 +97,10 @@ def test_more_rows_than_are_kept_with_ties_among_the_last(kernels: card.CardKern
     blocks = [(torch.randn(23, POSITIONS, MEMORIES, generator=generator) * spread).round() for _ in range(3)]
     ids = list(torch.randperm(69, generator=generator).split(23))
     for keep in (1, 9, 22):
-        found = Triggers(MEMORIES, keep)
+        found = Triggers(MEMORIES, keep, SIGNS)
         for block, sentences in zip(blocks, ids, strict=True):
-            own = of_rows([POSITIONS] * 23, sentences)
-            swept = kernels.sweep(block, own, negative=True, sampled=False)
-            found.enqueue(kernels.best(swept.peaks[-1], own, found.threshold, sign=-1, keep=keep, first=2))
-        expected = oracle(keep, blocks, ids, -1, all_=False)
-        assert rows(found) == [[(magnitude, of, place + 2) for magnitude, of, place in each] for each in expected]
+            take(found, kernels, block, of_rows([POSITIONS] * 23, sentences, first=2))
+        assert rows(found) == oracle(keep, blocks, ids, all_=False, first=2)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -114,36 +115,33 @@ def test_what_is_read_off_rows_of_all_lengths(kernels: card.CardKernels, dtype: 
     block = (block if negative else block.relu()).to(dtype)
     inside = torch.arange(6)[None, :, None] < torch.tensor(lengths)[:, None, None]
     own, ids = block[:, 1:].float(), torch.arange(6)
-    swept = kernels.sweep(block[:, 1:], of_rows(lengths, ids), negative=negative, sampled=True)
+    peaks, sums = kernels.sweep(block[:, 1:], of_rows(lengths, ids), negative=negative, sampled=True)
     high, low = own.masked_fill(~inside, -torch.inf), own.masked_fill(~inside, torch.inf)
-    assert torch.equal(swept.peaks[1][0], high.amax(1))
-    assert torch.equal(swept.peaks[1][1][1:], high.argmax(1)[1:].int())
-    assert set(swept.peaks) == ({1, -1} if negative else {1})
+    assert torch.equal(peaks[1][0], high.amax(1))
+    assert torch.equal(peaks[1][1][1:], high.argmax(1)[1:].int())
+    assert set(peaks) == ({1, -1} if negative else {1})
     if negative:
-        assert torch.equal(swept.peaks[-1][0], low.amin(1))
-        assert torch.equal(swept.peaks[-1][1][1:], low.argmin(1)[1:].int())
-    assert torch.equal(swept.greatest.amax(0), high.amax((0, 1)))
-    assert torch.equal(swept.least.amin(0), low.amin((0, 1)))
-    assert torch.equal(swept.fired.sum(0), (high > 0).sum((0, 1)))
+        assert torch.equal(peaks[-1][0], low.amin(1))
+        assert torch.equal(peaks[-1][1][1:], low.argmin(1)[1:].int())
+    assert sums.positions == sum(lengths)
+    assert torch.equal(sums.greatest, high.amax((0, 1)))
+    assert torch.equal(sums.least, low.amin((0, 1)))
+    assert torch.equal(sums.positive, (high > 0).sum((0, 1)))
     wide = own.double().masked_fill(~inside, 0.0)
-    assert swept.squares is not None
-    torch.testing.assert_close(swept.sums.sum(0), wide.sum((0, 1)), rtol=1e-12, atol=0)
-    torch.testing.assert_close(swept.squares.sum(0), wide.square().sum((0, 1)), rtol=1e-12, atol=0)
-    counter = BinCounter(11, negative=True, device=CPU)
-    for row, length in enumerate(lengths):
-        if length:
-            counter.add(own[row : row + 1, :length].contiguous())
-    assert swept.histogram is not None
-    assert torch.equal(swept.histogram, counter.take())
-    plain = kernels.sweep(block[:, 1:], of_rows(lengths, ids), negative=negative, sampled=False)
+    assert sums.squares is not None
+    assert sums.histogram is not None
+    torch.testing.assert_close(sums.total, wide.sum((0, 1)), rtol=1e-12, atol=0)
+    torch.testing.assert_close(sums.squares, wide.square().sum((0, 1)), rtol=1e-12, atol=0)
+    assert torch.equal(sums.histogram, count_bins(own[inside[..., 0]][None]))
+    _, plain = kernels.sweep(block[:, 1:], of_rows(lengths, ids), negative=negative, sampled=False)
     assert (plain.squares, plain.histogram) == (None, None)
-    torch.testing.assert_close(plain.sums.sum(0), wide.sum((0, 1)), rtol=1e-5, atol=1e-3)
+    torch.testing.assert_close(plain.total, wide.sum((0, 1)), rtol=1e-5, atol=1e-3)
 
 
 @pytest.mark.parametrize("name", ["gpt2-relu", "llama"])
+@pytest.mark.usefixtures("one_thread")
 def test_mining_finds_what_pytorch_finds(name: str, kernels: card.CardKernels, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything but sums, whose order is another."""
-    unseen(monkeypatch)
     found = []
     for measured_by in (None, kernels):
         monkeypatch.setattr(batch_reader, "card_kernels", lambda device, own=measured_by: own)
@@ -151,8 +149,7 @@ def test_mining_finds_what_pytorch_finds(name: str, kernels: card.CardKernels, m
     own, others = found
     for key, tensor in own.items():
         if key.rpartition("/")[2] in ("total", "sampled_total", "squares"):
-            pairs = [grid[0].double() + grid[1].double() / (1 << 40) for grid in (tensor, others[key])]
-            torch.testing.assert_close(*pairs, rtol=1e-6, atol=1e-6)
+            torch.testing.assert_close(value_of(tensor), value_of(others[key]), rtol=1e-6, atol=1e-6)
         else:
             assert torch.equal(tensor, others[key]), key
 
@@ -201,21 +198,31 @@ def test_a_run_that_is_stopped_goes_on_to_the_same_bytes(tmp_path: Path, monkeyp
 
 
 @pytest.mark.usefixtures("on_card")
-def test_a_number_that_is_not_finite_is_found(tmp_path: Path) -> None:
+def test_a_number_that_is_not_finite_is_found_and_nothing_of_it_is_saved(tmp_path: Path) -> None:
     model = tiny_model("gpt2")
     spoil(model)
     with pytest.raises(NotFinite, match=r"layer 1 .* sentence"):
-        mined_text(model, tmp_path, FEW_LINES, triggers=5, batch_tokens=60)
+        mined_text(model, tmp_path, FEW_LINES, triggers=5, batch_tokens=60, checkpoint_every=0.0)
+    assert not (tmp_path / "atlas" / "work" / "state.safetensors").exists()
 
 
-def test_nothing_is_looked_at(kernels: card.CardKernels) -> None:
-    """The interpreter's own looks aside, which are no operations of PyTorch."""
-    own, found = of_rows([2, 4], torch.tensor([7, 3])), Triggers(5, 2)
-    with Watch() as watch:
-        swept = kernels.sweep(torch.randn(2, 4, 5), own, negative=True, sampled=True)
-        found.enqueue(kernels.best(swept.peaks[1], own, found.threshold, sign=1, keep=2, first=0))
-    assert watch.waited == []
-    assert found.magnitude.any()
+@pytest.mark.parametrize("sampled", [True, False])
+@pytest.mark.usefixtures("on_card")
+def test_nothing_is_waited_for(sampled: bool) -> None:
+    """But for the interpreter's own looks, which are no operations of PyTorch, and one look in sixteen batches."""
+    model = tiny_model("gpt2")
+    state = MiningState(StateShape.of(model, keep=3))
+    reader = batch_reader.BatchReader(model, state)
+    watch, alone = Watch(), Watch()
+    for number in range(4):
+        ids = torch.randint(1, 200, (6, 9), generator=torch.Generator().manual_seed(number))
+        batch = Batch(ids, np.array([3, 3, 5, 5, 5, 8]), torch.arange(6) + 6 * number, sampled)
+        with watch:
+            reader.read(batch)
+        with alone:
+            model.backbone(ids, stop_after=reader.layers[-1])
+    assert watch.waited == alone.waited  # for what transformers' own forward asks
+    assert state.triggers[0].magnitude.any()
 
 
 def test_kernels_that_do_something_else_are_not_taken(kernels: card.CardKernels, monkeypatch: Any) -> None:

@@ -8,11 +8,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mnemoscope.kernels.reference import Observer
-from mnemoscope.mining.text.activity import Activity, BatchMeasures
+from mining.test_accumulators import add
+from mnemoscope.foundation.memory_names import Numbering
+from mnemoscope.mining.text.activity import Activity, Routing
 from mnemoscope.mining.text.exact_sums import ROWS, add_sums, exact_sum, value_of
-from mnemoscope.mining.text.routing import Routing
-from mnemoscope.mining.text.triggers import Survivors, Triggers
+from mnemoscope.mining.text.measures import Measures
+from mnemoscope.mining.text.triggers import Triggers
 
 LEAST, MOST = 2.0**-298, 2.0**320
 """Sizes of float32 numbers' squares, and of many of the largest ones added up."""
@@ -43,13 +44,6 @@ def test_one_number_is_itself(number: float) -> None:
     assert float(value_of(exact_sum(torch.tensor([number], dtype=torch.float64)))) == number
 
 
-def measured(block: torch.Tensor) -> tuple[list[BatchMeasures], list[torch.Tensor]]:
-    observer = Observer()
-    swept = observer.sweep(block, negative=True, sampled=True)
-    memories = block.shape[2]
-    return [BatchMeasures.of([swept])], [observer.histogram(memories, negative=True, device=torch.device("cpu"))]
-
-
 @pytest.mark.parametrize("scale", [1e-20, 1e-9, 1e-3, 1.0, 4e5, 8e7, 1e18, 1e30])
 def test_the_deviation_is_right_at_every_size_and_merges_to_the_byte(scale: float) -> None:
     generator = torch.Generator().manual_seed(1)
@@ -58,9 +52,9 @@ def test_the_deviation_is_right_at_every_size_and_merges_to_the_byte(scale: floa
     blocks = [((block + torch.tensor([0.0, 0, 0, 1])) * scale).float() for block in blocks]
     whole, parts = Activity(4), (Activity(4), Activity(4))
     for number, block in enumerate(blocks):
-        whole.add(*measured(block))
-        parts[number % 2].add(*measured(block))
-    parts[1].add_state(parts[0].state())
+        add(whole, block)
+        add(parts[number % 2], block)
+    parts[1].merge(parts[0])
     for name, tensor in whole.state().items():
         assert tensor.equal(parts[1].state()[name]), name
     every = torch.cat([block.double().reshape(-1, 4) for block in blocks]).numpy()
@@ -73,21 +67,21 @@ def test_sizes_may_differ_from_batch_to_batch() -> None:
     ones, giants = torch.ones(2, 3, 1), torch.full((2, 3, 1), 1e16)
     activity = Activity(1)
     for block in (ones, giants, ones, -giants):
-        activity.add(*measured(block))
-    assert float(activity.mean()[0]) == 12 / 24
-    assert float(activity.deviation()[0]) == pytest.approx(float(np.float32(1e16)) / np.sqrt(2), rel=1e-12)
+        add(activity, block)
+    assert float(activity.columns()["mean"][0]) == 12 / 24
+    assert float(activity.columns()["std"][0]) == pytest.approx(float(np.float32(1e16)) / np.sqrt(2), rel=1e-12)
 
 
 def test_small_weights_of_a_router_are_not_lost() -> None:
-    routing = Routing(2)
+    routing = Routing(0, Numbering((4, 4), 2))
     for _ in range(3):
-        routing.add(torch.tensor([[1e-15, 0.0], [0.0, 5e13]]), 2)
-    np.testing.assert_allclose(routing.columns(0)["weight_sum"], [3e-15, 1.5e14], rtol=1e-6)
+        routing.update(Measures(weights=[torch.tensor([[1e-15, 0.0], [0.0, 5e13]])]))
+    np.testing.assert_allclose(routing.columns()["weight_sum"], [3e-15, 1.5e14], rtol=1e-6)
 
 
 def test_equal_triggers_stand_in_order_of_sentence_also_in_contexts_of_millions_of_tokens() -> None:
-    triggers = Triggers(1, 2)
+    triggers = Triggers(1, 2, (1,))
     one, zero = torch.ones(2), torch.zeros(2, dtype=torch.int64)
     sentences, positions = torch.tensor([8, 7]), torch.tensor([0, (1 << 20) + 5], dtype=torch.int32)
-    triggers.add(Survivors(zero, one, sentences, positions))
+    triggers.update(Measures(candidates=[(zero, one, sentences, positions)]))
     assert triggers.state()["sentence"].tolist() == [[7, 8]]

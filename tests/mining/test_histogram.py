@@ -7,9 +7,8 @@ import torch
 
 from mnemoscope.foundation.memory_names import HISTOGRAM_BINS, HISTOGRAM_EDGES
 from mnemoscope.kernels import reference
-from mnemoscope.kernels.reference import BinCounter
+from mnemoscope.kernels.reference import count_bins
 
-CPU = torch.device("cpu")
 ODD = (0.0, -0.0, 1e-45, 1e-40, 2.0**-126, 3e38, float("inf"), *map(abs, HISTOGRAM_EDGES))
 
 
@@ -39,27 +38,13 @@ def numbers(*shape: int, negative: bool, seed: int) -> torch.Tensor:
 @pytest.mark.parametrize("negative", [False, True])
 @pytest.mark.parametrize("memories", [1, 7, 8, 24, 513])
 def test_bins_are_those_of_the_edges(memories: int, negative: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reference, "WAITING_BYTES", 512 * memories)  # so few that bins are counted several times
-    counter = BinCounter(memories, negative=negative, device=CPU)
+    monkeypatch.setattr(reference, "SLICE", 40 * memories)  # so few that a block has several slices
     for seed, (batch, positions) in enumerate(((3, 7), (1, 300), (30, 25), (1, 1))):
         whole = numbers(batch, positions + 3, memories, negative=negative, seed=seed)
         block = whole[:, 2 : positions + 2]  # as a block lies in the batch that it is part of
-        counter.add(block)
-        counter.add(block[:1])
-        assert counter.take().tolist() == expected(torch.cat([block[0], block.flatten(0, 1)])[None])
-    assert counter.take().tolist() == [[0] * HISTOGRAM_BINS] * memories
+        assert count_bins(block).T.tolist() == expected(block)
 
 
 def test_half_precision_is_counted_as_its_float32() -> None:
     block = numbers(4, 30, 16, negative=True, seed=5).bfloat16()
-    counter = BinCounter(16, negative=True, device=CPU)
-    counter.add(block)
-    assert counter.take().tolist() == expected(block.float())
-
-
-def test_more_positions_of_one_bin_than_a_counter_holds() -> None:
-    block = torch.full((2, 70_000, 9), 3.0)
-    block[0, :9, 5] = -0.25
-    counter = BinCounter(9, negative=True, device=CPU)
-    counter.add(block)
-    assert counter.take().tolist() == expected(block)
+    assert count_bins(block).T.tolist() == expected(block.float())

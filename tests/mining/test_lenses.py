@@ -306,7 +306,7 @@ def test_a_file_that_holds_no_lens_of_this_atlas_is_refused(tmp_path: Path) -> N
         "path": tmp_path,
         "hashes": hashes,
         "local": tmp_path.joinpath,
-        "checked_file": hashes.index,
+        "checked_file": tmp_path.joinpath,
         "manifest": manifest,
         "layers": range(2),
     }

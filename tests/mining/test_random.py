@@ -20,7 +20,7 @@ from mining.reference_passes import distinct
 from mnemoscope import errors
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.mining import mine
-from mnemoscope.mining.text import batch_loader, random_firings, triggers
+from mnemoscope.mining.text import batch_loader, random_firings
 from mnemoscope.mining.text.random_firings import DRAWN, choose_share
 from mnemoscope.mining.text_pass import TextWork
 from mnemoscope.models import load_model
@@ -155,11 +155,6 @@ def test_stopped_and_gone_on_with_gives_the_same_bytes(gated: Case, monkeypatch:
     assert tables_of(gated.mine("stopped", random=True)) == tables_of(gated.folder / "atlas")
     numbers = [one for one in taken if one is not None]
     assert len(set(numbers)) == len(numbers) > 5
-
-
-def test_without_looking_at_what_a_card_holds_it_is_the_same(gated: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triggers, "may_look", lambda device: False)
-    assert tables_of(gated.mine("unseen", random=True)) == tables_of(gated.folder / "atlas")
 
 
 def test_extending_is_stopped_and_gone_on_with(gated: Case, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from threading import Barrier, get_ident
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from mnemoscope.mining import mine
 from mnemoscope.mining.text import batch_reader, thread_team
 from mnemoscope.mining.text.batches import Batch
 from mnemoscope.mining.text.blocks import Places
+from mnemoscope.mining.text.state import MiningState, StateShape
 from mnemoscope.mining.text.thread_team import ThreadTeam, runs_side_by_side
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.forward.hooks import read_blocks, read_coefficients
@@ -128,6 +130,33 @@ def test_memory_that_runs_out_in_one_thread_halves_the_batch(tmp_path: Path, mon
     monkeypatch.setattr(batch_reader, "Places", fail_thrice)
     assert_equal_atlases(whole, mine(model, tmp_path / "text.txt", out=tmp_path / "halved", **OPTIONS))
     assert len(failed) == 3
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError("another error")])
+def test_a_batch_that_fails_is_not_counted_at_all(error: Any) -> None:
+    model = tiny_model("gpt2")
+    batches = []
+    for number in range(2):
+        ids = torch.randint(1, 200, (6, 9), generator=torch.Generator().manual_seed(number))
+        batches.append(Batch(ids, np.array([3, 3, 5, 5, 5, 8]), torch.arange(6) + 6 * number, sampled=True))
+
+    def read(state: MiningState, fails: bool) -> dict[str, Tensor]:
+        reader = batch_reader.BatchReader(model, state)
+        reader.read(batches[0])
+        if fails:
+            before = {name: tensor.clone() for name, tensor in state.tensors().items()}
+            with model.layer(1).block.register_forward_pre_hook(fail), pytest.raises((KeyboardInterrupt, RuntimeError)):
+                reader.read(batches[1])
+            assert all(torch.equal(tensor, before[name]) for name, tensor in state.tensors().items())
+        reader.read(batches[1])
+        return state.tensors()
+
+    def fail(*_: Any) -> None:
+        raise error
+
+    shape = StateShape.of(model, keep=3, random=0)
+    undisturbed, disturbed = (read(MiningState(shape), fails) for fails in (False, True))
+    assert all(torch.equal(tensor, disturbed[name]) for name, tensor in undisturbed.items())
 
 
 def test_what_is_not_finite_is_found_in_any_share(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import torch
 from transformers import masking_utils
 
 from mining.conftest import tiny_model
-from mining.test_without_looking import Watch
 from mnemoscope.models.modules.wrappers import run_unpacked
+from support.waits import Watch
 
 IDS = torch.arange(12).view(2, 6)
 PACKED = torch.tensor([[0, 1, 2, 0, 1, 0]])

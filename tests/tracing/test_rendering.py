@@ -9,6 +9,7 @@ import pytest
 from rich.cells import cell_len
 
 from mnemoscope.errors import PromptError
+from mnemoscope.foundation.formatting import Table, fit
 from mnemoscope.foundation.memory_changes import Intervention
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.foundation.options.chat_prompt import choose_position
@@ -27,7 +28,6 @@ from mnemoscope.tracing import (
 from mnemoscope.tracing.comparison import compare
 from mnemoscope.tracing.logit_sums import AttendedToken, LayerPart, LogitSum
 from mnemoscope.tracing.records import Decision, Dominant, LayerState, Position, Prediction, Token
-from mnemoscope.tracing.rendering import fit, table
 
 THE, CAT, SAT, MAT = (Token(id, text) for id, text in enumerate(["the", " cat", " sat", " <mat>"], 1))
 LONG = Token(9, " of eighteen signs")
@@ -147,12 +147,11 @@ def test_in_a_pipe_nothing_is_cut() -> None:
 
 
 def test_a_table_ends_at_the_edge_of_a_terminal_without_losing_a_number() -> None:
-    columns = [("memory", "left", 16), ("F", "right", 8), ("about", "left", 60)]
-    row = ["L10.M222", "+1.234", "y" * 70]
-    assert table(columns, [row])[1] == f"L10.M222  +1.234  {'y' * 70}"
+    table = Table(("memory", ">F", "about"), [["L10.M222", "+1.234", "y" * 70]], (16, 8, 60))
+    assert table.lines()[1] == f"L10.M222  +1.234  {'y' * 70}"
     for width, shown in ((200, "y" * 59 + "…"), (60, "y" * 41 + "…"), (10, "y" * 39 + "…")):
         with for_terminal(width):
-            assert table(columns, [row])[1] == f"L10.M222  +1.234  {shown}"
+            assert table.lines()[1] == f"L10.M222  +1.234  {shown}"
 
 
 def rows(html: str) -> list[list[str]]:

@@ -84,12 +84,12 @@ def test_memories_share_the_triggers_that_their_rows_say(planted: Path) -> None:
     }
     edition, shared = Edition(opened), 0
     for places in own.values():
-        found = edition.sharing(list(places.iter_rows()))
+        found = dict(edition.sharing(list(places.iter_rows()), 1_000))
         counts = {other: rows.join(places, on=["sentence", "position"]).height for other, rows in own.items()}
         assert found == {other: count for other, count in counts.items() if count}
         shared += len(found) > 1
     assert shared
-    assert edition.sharing([]) == {}
+    assert edition.sharing([], 1_000) == []
 
 
 def test_pages_are_kept_up_to_so_many_bytes(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.store import write_table
 from mnemoscope.errors import AtlasDamaged
 from mnemoscope.models import LanguageModel
-from mnemoscope.show.pages.triggers import colour_tokens, fold_groups, group_triggers
+from mnemoscope.show.pages.triggers import colour_tokens, group_triggers
 from support.handbuilt_atlas import PROVENANCE, build_atlas, manifest
 from web.parts import Parts
 from web.planted_atlas import SPEC, other_weights
@@ -115,7 +115,7 @@ def trigger(rank: int, *, group: int, fold: int, next_token: int = 1, coloured: 
 def test_near_duplicates_stand_under_the_best(coloured: Path) -> None:
     groups = ((0, 0), (1, 0), (2, 2), (1, 0), (4, 0))
     triggers = [trigger(rank, group=group, fold=fold) for rank, (group, fold) in enumerate(groups)]
-    folded = fold_groups(group_triggers(triggers, 1, says=None))
+    folded = group_triggers(triggers, 1, says=None)
     found = [(one["rank"], [other["ranks"] for other in one["similar"]]) for one in folded]
     assert found == [(0, [[1, 3], [4]]), (2, [])]
     assert {one["fold"] for one in client(coloured).get("/L0.M0.json").json()["triggers"]} == {0, 1, 3}

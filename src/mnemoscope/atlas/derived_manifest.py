@@ -5,7 +5,7 @@ file and of the atlas's manifest. That of `analyses/` covers `patterns.parquet`,
 `extensions/` covers optional tables made later, and fitted lenses.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict
@@ -15,8 +15,8 @@ import polars as pl
 from mnemoscope.atlas.form import unwritable
 from mnemoscope.atlas.lock import lock_folder
 from mnemoscope.atlas.manifest import MANIFEST
-from mnemoscope.errors import AtlasBusy, AtlasDamaged, AtlasExists
-from mnemoscope.foundation.files import file_entry, is_hash, make_folder, read_object, storing, write_json
+from mnemoscope.errors import AtlasBusy, AtlasDamaged
+from mnemoscope.foundation.files import file_entry, make_folder, read_object, write_json
 from mnemoscope.foundation.origin import restore
 
 if TYPE_CHECKING:
@@ -88,25 +88,6 @@ def record_hashes(atlas: "AtlasFiles", side: str, paths: Iterable[str]) -> None:
     files |= {path: file_entry(atlas.local(path)) for path in paths}
     manifest = {"atlas": atlas.manifest_hash, "files": dict(sorted(files.items()))}
     write_json(atlas.local(f"{side}/{MANIFEST}"), manifest)
-
-
-def made_files(path: Path, entry: str = "files") -> dict[str, Any]:
-    """The files that a derived manifest lists; empty where `path` does not have that form."""
-    stored = read_object(path)
-    files = stored.get(entry)
-    return files if isinstance(files, dict) and stored.keys() == {"atlas", entry} and is_hash(stored["atlas"]) else {}
-
-
-def check_replaceable(directory: Path, is_own: Callable[[Path], bool], what: str) -> None:
-    """Raises AtlasExists unless `directory` is missing, empty, or an earlier output (`is_own`), which is `what`."""
-    if not directory.exists():
-        return
-    if not directory.is_dir():
-        raise AtlasExists(f"{directory} is not a folder; choose another")
-    with storing(directory):
-        empty = not any(directory.iterdir())
-    if not empty and not is_own(directory):
-        raise AtlasExists(f"{directory} holds something other than {what}; choose another folder")
 
 
 def read_pairs(path: Path) -> list[Pair]:

@@ -25,7 +25,7 @@ from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.tables import Tables
 from mnemoscope.atlas.vocabulary import Vocabulary
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, MemoryIdError, OptionError
-from mnemoscope.foundation.formatting import html_row, html_table, page_html
+from mnemoscope.foundation.formatting import Table, page_html
 from mnemoscope.foundation.memory_names import HISTOGRAM_EDGES, MemoryId
 from mnemoscope.foundation.near_duplicates import fold_triggers
 from mnemoscope.foundation.reading import Reading
@@ -102,13 +102,13 @@ class Atlas(Tables):
     def _repr_html_(self) -> str:
         model, corpus = self.manifest.model, self.manifest.corpus
         rows = [
-            html_row("model", [", ".join((model.spec, model.family, model.block, model.activation))]),
-            html_row("text", [f"{corpus.spec}, {corpus.counts['mined_tokens']:,} tokens"]),
-            html_row("memories", [f"{len(self):,} in {self.range_text()}"]),
-            html_row("folder", [str(self.path)]),
+            ("model", ", ".join((model.spec, model.family, model.block, model.activation))),
+            ("text", f"{corpus.spec}, {corpus.counts['mined_tokens']:,} tokens"),
+            ("memories", f"{len(self):,} in {self.range_text()}"),
+            ("folder", str(self.path)),
         ]
         some = f"atlas[&quot;{self.name(self.layers[0], 0)}&quot;]"
-        return f"<p>An atlas. <code>{some}</code> is a memory.</p>\n{html_table(rows)}"
+        return f"<p>An atlas. <code>{some}</code> is a memory.</p>\n{Table((), rows).html()}"
 
     @property
     def reading(self) -> Reading:
@@ -188,7 +188,7 @@ class Atlas(Tables):
         rows = pl.concat(frames)
         if order:
             rows = pl.DataFrame({"name": list(order)}).join(rows, on="name", maintain_order="left_right")
-        return _with_texts_of(self, rows)
+        return with_texts(self, rows)
 
     @property
     def upper_layers(self) -> tuple[int, ...]:
@@ -317,7 +317,7 @@ class Memory:
         the first of its near-duplicates), `prefix` (the prefix's tokens as text) and `text` (the whole sentence as
         stored).
         """
-        return _with_texts_of(self._atlas, _of_sign(self._rows("triggers"), sign))
+        return with_texts(self._atlas, _of_sign(self._rows("triggers"), sign))
 
     def value(self) -> pl.DataFrame:
         """One row: the value vector over the vocabulary, with `top_texts`, `bottom_texts`, `target_text`.
@@ -376,7 +376,7 @@ class Memory:
         `kept_firings` is how many were looked at. Raises AtlasUnfinished where they were not drawn (`mnemoscope
         extend`).
         """
-        return _with_texts_of(self._atlas, _of_sign(self._rows("random"), sign)).drop("fold")
+        return with_texts(self._atlas, _of_sign(self._rows("random"), sign)).drop("fold")
 
     def labels(self) -> pl.DataFrame:
         """`sign`, `label`, `promotes` of each of its features: what its triggers share, and what its value promotes;
@@ -441,19 +441,20 @@ def _of_sign(rows: pl.DataFrame, sign: int | None) -> pl.DataFrame:
     return rows if sign is None else rows.filter(pl.col("sign") == sign)
 
 
-def _with_texts_of(atlas: Atlas, rows: pl.DataFrame) -> pl.DataFrame:
-    ids = rows["sentence"].to_list()
-    stored = atlas.sentences(ids, columns=["sentence", "text", "tokens"])
+def with_texts(atlas: Atlas, rows: pl.DataFrame, *, sentences: str = "text") -> pl.DataFrame:
+    """Rows of triggers or random firings with the columns of `Memory.triggers`; of their sentences the `tokens` in
+    place of the `text`, if these are wanted, which are read faster.
+    """
+    stored = atlas.sentences(rows["sentence"].to_list(), columns=list({"sentence": 0, "tokens": 0, sentences: 0}))
     prefixes = atlas.prefixes(rows.select("sentence", "position").rows(), stored=stored)
-    texts = dict(stored.select("sentence", "text").iter_rows())
     features = rows.select(cs.by_name("layer", "expert", "memory", "sign", require_all=False)).rows()
-    return rows.with_columns(
+    rows = rows.with_columns(
         _strings("trigger_text", atlas.token_text(rows["token"].to_list())),
         _strings("next_text", atlas.token_text(rows["next_token"].to_list())),
         pl.Series("fold", fold_triggers(features, rows["rank"].to_list(), prefixes), pl.Int16),
-        _strings("prefix", [atlas.vocabulary.text(tokens) for tokens in prefixes]),
-        _strings("text", [texts[id] for id in ids]),
+        _strings("prefix", [atlas.vocabulary.text(prefix) for prefix in prefixes]),
     )
+    return rows.join(stored.select("sentence", sentences), on="sentence", how="left", maintain_order="left")
 
 
 def _strings(name: str, values: list[Any]) -> pl.Series:

@@ -6,10 +6,9 @@ from typing import Annotated, Any
 
 import polars as pl
 
-from mnemoscope.attribution.explanation import Explanation, Spread, Table, logits, memory_table, spread_text
-from mnemoscope.foundation.formatting import page_html, show_token
+from mnemoscope.attribution.explanation import Explanation, Spread, logits, memory_table, spread_text
+from mnemoscope.foundation.formatting import Pale, Table, fit, page_html, show_token
 from mnemoscope.tracing.records import Record, Token
-from mnemoscope.tracing.rendering import Column, Pale, fit
 
 PARTS = ("attention", "memories", "other")
 _ENTRIES = (
@@ -154,11 +153,12 @@ class Attribution(Explanation):
         head += [f"Only the first token that parts of {show_token(text)} is asked about." for text in self.longer]
         if self.memories.is_empty():
             return [*head, "", "No memory outside the frame has an attribution."]
+        columns = {"at": 18, ">activation": 11, ">direct": 7, ">attribution": 11, ">ablation": 8}
         kept = ", ".join(f"{one.share:.0%}: {one.only:+.2f} ({one.random:+.2f} of random ones)" for one in self.kept)
         return [
             *head,
             "",
-            self._table(),
+            memory_table(self.memories, columns, self._cells, about="promotes" in self.memories.columns),
             "",
             f"Attribution and ablation rank alike by {logits(self.spearman_list)} over the list, by "
             f"{logits(self.spearman_random)} over random memories (Spearman).",
@@ -169,21 +169,10 @@ class Attribution(Explanation):
             *([f"F with only a share kept: {kept}"] if kept else []),
         ]
 
-    def _table(self) -> Table:
-        columns: list[Column] = [
-            ("at", "left", 18),
-            ("activation", "right", 11),
-            ("direct", "right", 7),
-            ("attribution", "right", 11),
-            ("ablation", "right", 8),
-        ]
-
-        def cells(row: dict[str, Any]) -> list[str]:
-            at, effects = f"{row['position']} {show_token(row['token'])}", ("direct", "attribution", "ablation")
-            at = Pale(at) if is_template(row["position"], self.own, self.position - self.shared) else at
-            return [at, f"{row['coefficient']:+.2f}", *(logits(row[name]) for name in effects)]
-
-        return memory_table(self.memories, columns, cells, about="promotes" in self.memories.columns)
+    def _cells(self, row: dict[str, Any]) -> list[str]:
+        at, effects = f"{row['position']} {show_token(row['token'])}", ("direct", "attribution", "ablation")
+        at = Pale(at) if is_template(row["position"], self.own, self.position - self.shared) else at
+        return [at, f"{row['coefficient']:+.2f}", *(logits(row[name]) for name in effects)]
 
 
 def is_template(position: int, own: int | None, last: int) -> bool:
@@ -193,5 +182,5 @@ def is_template(position: int, own: int | None, last: int) -> bool:
 
 def curve_table(curve: Curve, controls: str) -> Table:
     """The points of a curve, with a heading for the column of controls."""
-    columns: list[Column] = [("switched off together", "right", 21), ("F", "right", 8), (controls, "left", 40)]
-    return columns, [[f"{one.k:,}", f"{one.without:+.2f}", spread_text(one.controls)] for one in curve]
+    rows = [[f"{one.k:,}", f"{one.without:+.2f}", spread_text(one.controls)] for one in curve]
+    return Table((">switched off together", ">F", controls), rows, (21, 8, 40))

@@ -14,16 +14,16 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.derived_manifest import Weights, describe_changes
 from mnemoscope.attribution.ablations import powers
 from mnemoscope.attribution.diff import MOST, Differ, Parting, second_model
-from mnemoscope.attribution.explanation import Explanation, Table, memory_table, origin_of, with_labels
+from mnemoscope.attribution.explanation import Explanation, memory_table, origin_of, with_labels
 from mnemoscope.attribution.prompts import Refused, ask_each, bounds
 from mnemoscope.attribution.run_difference import Patched, RunDifference, about_shares, in_each, share_text
 from mnemoscope.attribution.setting_back import Patch
+from mnemoscope.foundation.formatting import Table
 from mnemoscope.foundation.intervals import DRAWS, LEVELS
 from mnemoscope.foundation.options.prompt_file import PromptRow, check_second
 from mnemoscope.foundation.progress import Progress, report_to
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.weight_changes import weight_changes
-from mnemoscope.tracing.rendering import Column
 from mnemoscope.tracing.scoring.scores import opens
 
 _ALL = 1 << 62
@@ -84,13 +84,6 @@ class PromptsDifference(Explanation):
         return f"{self.prompts} prompts"
 
     def blocks(self) -> Sequence[str | Table]:
-        columns: list[Column] = [("change", "right", 8), ("95 % interval", "left", 20)]
-        back: list[Column] = [
-            ("set back", "right", 10),
-            ("F", "right", 8),
-            ("recovered", "right", 9),
-            ("controls", "right", 8),
-        ]
         steps = [
             [
                 str(one["k"]),
@@ -106,26 +99,25 @@ class PromptsDifference(Explanation):
             *map(str, self.refused),
             *describe_changes(self.weights),
             "",
-            memory_table(self.memories, columns, lambda row: bounds(row, "change"), about=False),
+            memory_table(
+                self.memories, {">change": 8, "95 % interval": 20}, lambda row: bounds(row, "change"), about=False
+            ),
             "",
             "Medians over prompts:",
-            (back, steps),
+            Table((">set back", ">F", ">recovered", ">controls"), steps, (10, 8, 9, 8)),
             *about_shares(one[name] for one in self.patched for name in ("recovered", "control_recovered")),
             *(["", *self._held_out_blocks()] if self.held_out else []),
         ]
 
     def _held_out_blocks(self) -> Sequence[str | Table]:
         names = ("gone", "as_first", "changed", "control_gone", "control_changed")
-        columns: list[Column] = [
-            ("set back", "right", 10),
-            *((name, "right", 15) for name in ("answer gone", "as the first", "others changed", "controls: gone")),
-            ("others changed", "right", 15),
-        ]
+        headings = ("answer gone", "as the first", "others changed", "controls: gone", "others changed")
         listed: Sequence[Mapping[str, Any]] = self.held_out
         rows = [[str(one["k"]), *(share_text(one[name]) for name in names)] for one in listed]
         found, held = self.halves
         about = f"Memories found on {found} prompts, set back on the other {held}, and on {self.never_parted} (others)"
-        return [f"{about} on which both agree:", (columns, rows)]
+        table = Table([">set back", *(f">{heading}" for heading in headings)], rows, [10, *[15] * len(headings)])
+        return [f"{about} on which both agree:", table]
 
 
 @opens

@@ -4,7 +4,7 @@ the memories in a list.
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from html import escape
 from pathlib import Path
@@ -14,20 +14,16 @@ import polars as pl
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.features import promoted_tokens
-from mnemoscope.foundation.formatting import html_row, html_table, show_token
-from mnemoscope.foundation.memory_names import MemoryId
-from mnemoscope.foundation.options.named_memories import save_list
+from mnemoscope.foundation.formatting import Table, show_token
+from mnemoscope.foundation.memory_names import MemoryId, save_list
 from mnemoscope.foundation.origin import Result, made_by
 from mnemoscope.patterns.labels import listed_labels
 from mnemoscope.tracing.records import plain
-from mnemoscope.tracing.rendering import Column, table
 
 SHOWN = 20
 """Memories that text and HTML show."""
 Spread = tuple[float, float, float]
 """Lowest, median and highest."""
-Table = tuple[Sequence[Column], Sequence[Sequence[str]]]
-"""Columns and rows."""
 Row = dict[str, Any]
 _WEIGHTS, _SIGNED = ("effect", "change", "ablation", "attribution"), ("coefficient_second", "coefficient")
 """The columns of a memory's weight and sign in a list; the first that a row has counts."""
@@ -75,19 +71,14 @@ class Explanation(Result, ABC):
 
     def text(self) -> str:
         """The answer as text."""
-        return "\n".join(one if isinstance(one, str) else "\n".join(table(*one)) for one in self.blocks())
+        return "\n".join(line for one in self.blocks() for line in ([one] if isinstance(one, str) else one.lines()))
 
     def __str__(self) -> str:
         return self.text()
 
     def _repr_html_(self) -> str:
         shown = [one for one in self.blocks() if one]
-        return "\n".join(f"<p>{escape(one)}</p>" if isinstance(one, str) else table_html(*one) for one in shown)
-
-
-def table_html(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> str:
-    first, *others = (name for name, _, _ in columns)
-    return html_table([html_row(first, others, tag="th"), *(html_row(row[0], row[1:]) for row in rows)])
+        return "\n".join(f"<p>{escape(one)}</p>" if isinstance(one, str) else one.html() for one in shown)
 
 
 def _first(row: Row, names: Sequence[str], otherwise: Any) -> Any:
@@ -103,14 +94,21 @@ def spread_text(spread: Spread) -> str:
 
 
 def memory_table(
-    memories: pl.DataFrame, columns: Sequence[Column], cells: Callable[[Row], list[str]], *, about: bool = True
+    memories: pl.DataFrame,
+    columns: Mapping[str, int],
+    cells: Callable[[Row], list[str]],
+    *,
+    about: bool = True,
 ) -> Table:
-    """The first memories of a list: name, its `cells`, and its label, else the tokens that it promotes."""
+    """The first memories of a list: name, its `cells` under these columns, each with its most cells in a terminal, and
+    its label, else the tokens that it promotes.
+    """
     rows = []
     for row in memories.head(SHOWN).to_dicts():
         label = row.get("label") or " ".join(map(show_token, row.get("promotes") or ()))
         rows.append([row["memory"], *cells(row), *([label] if about else [])])
-    return [("memory", "left", 16), *columns, *([("about", "left", 60)] if about else [])], rows
+    widths = {"memory": 16, **columns, **({"about": 60} if about else {})}
+    return Table([*widths], rows, [*widths.values()])
 
 
 def with_labels(memories: pl.DataFrame, atlas: Atlas | None, sign: pl.Expr | None = None) -> pl.DataFrame:

@@ -14,9 +14,9 @@ from mnemoscope.attribution.ablations import DRAWS, Ablations, Grid, draw_sets, 
 from mnemoscope.attribution.attribute import SINGLES, Attributor
 from mnemoscope.attribution.attribution import Curve, CurvePoint, curve_table
 from mnemoscope.attribution.contrast import choose_contrast
-from mnemoscope.attribution.explanation import Explanation, Table, logits, memory_table, origin_of, with_labels
+from mnemoscope.attribution.explanation import Explanation, logits, memory_table, origin_of, with_labels
 from mnemoscope.errors import PromptError
-from mnemoscope.foundation.formatting import show_token
+from mnemoscope.foundation.formatting import Table, show_token
 from mnemoscope.foundation.intervals import DRAWS as RESAMPLES
 from mnemoscope.foundation.intervals import LEVELS, Floats
 from mnemoscope.foundation.options.prompt_file import PromptRow
@@ -24,7 +24,6 @@ from mnemoscope.foundation.progress import Progress, report_to
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.object_state import whole_use
 from mnemoscope.tracing.records import Record
-from mnemoscope.tracing.rendering import Column
 from mnemoscope.tracing.scoring.scores import opens, require_model_of
 
 T = TypeVar("T")
@@ -81,7 +80,7 @@ class PromptsAttribution(Explanation):
         return f"{self.prompts} prompts"
 
     def blocks(self) -> Sequence[str | Table]:
-        columns: list[Column] = [("attribution", "right", 11), ("95 % interval", "left", 18), ("in lists", "right", 8)]
+        columns = {">attribution": 11, "95 % interval": 18, ">in lists": 8}
         first, held = self.halves
         return [
             f"{self.model}: {self.prompts} prompts, {len(self.refused)} refused",

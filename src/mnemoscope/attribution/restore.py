@@ -19,8 +19,7 @@ from torch import Tensor
 from mnemoscope.attribution.diff import second_model
 from mnemoscope.errors import ModelDiffers, ModelUnsupported, OptionError
 from mnemoscope.foundation.files import make_folder, storing
-from mnemoscope.foundation.memory_names import MemoryId
-from mnemoscope.foundation.options.named_memories import NamedMemories
+from mnemoscope.foundation.memory_names import MemoryId, NamedMemories
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.loaded_parts import first_line
 from mnemoscope.models.memories.feed_forward import DenseFeedForward

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 import polars as pl
 
 from mnemoscope.atlas.derived_manifest import Weights, describe_changes
-from mnemoscope.attribution.explanation import Explanation, Spread, Table, logits, memory_table, spread_text, table_html
+from mnemoscope.attribution.explanation import Explanation, Spread, logits, memory_table, spread_text
 from mnemoscope.attribution.setting_back import Written
-from mnemoscope.foundation.formatting import page_html, show_token
+from mnemoscope.foundation.formatting import Table, page_html, show_token
 from mnemoscope.tracing.records import Record, Token
-from mnemoscope.tracing.rendering import Column, cells_at
+from mnemoscope.tracing.rendering import cells_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +130,7 @@ class RunDifference(Explanation):
         if self.said is None or self.parts.is_empty() or self.memories.is_empty():
             return super()._repr_html_()
         headline, *_ = self.blocks()
-        table = table_html(*self._patch_table())
-        return page_html("difference_html", self.to_dict(), f"{headline}.") + table
+        return page_html("difference_html", self.to_dict(), f"{headline}.") + self._patch_table().html()
 
     @property
     def sorted_by(self) -> str:
@@ -139,24 +138,16 @@ class RunDifference(Explanation):
         return "effect" if "effect" in self.memories.columns else "change"
 
     def _change_table(self) -> Table:
-        columns: list[Column] = [("at", "right", 4), ("activation", "left", 22), (self.sorted_by, "right", 8)]
         own = None if self.continued else self.own
         between = "{coefficient_first:+.2f} to {coefficient_second:+.2f}"
         return memory_table(
             self.memories,
-            columns,
+            {">at": 4, "activation": 22, f">{self.sorted_by}": 8},
             lambda row: [cells_at(row["position"], "", own)[0], between.format_map(row), logits(row[self.sorted_by])],
         )
 
     def _patch_table(self) -> Table:
-        columns: list[Column] = [
-            ("set back", "right", 10),
-            ("F", "right", 7),
-            ("recovered", "right", 9),
-            ("then predicted", "left", 22),
-            ("F with controls", "left", 40),
-        ]
-        return columns, [
+        rows = [
             [
                 str(one.k),
                 f"{one.difference:+.2f}",
@@ -166,6 +157,7 @@ class RunDifference(Explanation):
             ]
             for one in self.patched
         ]
+        return Table((">set back", ">F", ">recovered", "then predicted", "F with controls"), rows, (10, 7, 9, 22, 40))
 
 
 def in_each(pair: Sequence[Any]) -> dict[str, Any]:

@@ -6,20 +6,20 @@ control code of a drawn text gets through, and no text is parsed as rich's marku
 
 import math
 import sys
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Mapping, Sequence
 from textwrap import wrap as wrap_text
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.cli.runner import stream_behind
 from mnemoscope.foundation.formatting import (
+    Table,
     before_token,
     plain_percent,
     show_controls,
@@ -28,16 +28,18 @@ from mnemoscope.foundation.formatting import (
     show_token,
     times_chance,
 )
-from mnemoscope.foundation.memory_names import MemoryId
-from mnemoscope.foundation.near_duplicates import count_different
+from mnemoscope.foundation.near_duplicates import group_folds
 
 if TYPE_CHECKING:
-    import polars as pl
-
-    from mnemoscope.atlas import Atlas
+    from mnemoscope.atlas.memory_document import MemoryDocument, Row
 
 _READ = 8
 """Top tokens shown of a value under a lens."""
+_LENSES = {
+    "readings": ("Value through the lenses of its layer", "target_rank", "top_texts", "target"),
+    "key_readings": ("What its key looks for, among the words", "trigger_rank", "key_top_texts", "last trigger token"),
+}
+"""By table the headline, the columns of rank and tokens, and what the rank is of."""
 _VALUE_SAID = (
     *("max_probability", "entropy", "top_z", "bottom_z", "clear_z", "target_rank", "trigger_log_probability"),
     *("working_probability", "working_logit", "working_probability_negative", "working_logit_negative"),
@@ -67,110 +69,102 @@ def stdout_console(*, piped_width: int) -> Console:
     return _Plain(file=stream_behind(sys.stdout), width=width, highlight=False, markup=False, emoji=False)
 
 
-def print_table(
-    console: Console, columns: Sequence[str], rows: Sequence[Sequence[str | Text]], *, wrap: bool = False
-) -> None:
-    """Prints a table without lines; a column whose name starts with `>` is right-aligned. `wrap` wraps long names. In a
-    table that is too wide, texts are wrapped; if even that does not fit, every row becomes a list.
+def print_table(console: Console, table: Table, *, wrap: bool = False) -> None:
+    """Prints a table without lines. `wrap` wraps long names. In a table that is too wide, texts are wrapped; if even
+    that does not fit, every row becomes a list.
     """
-    endless = console.options.update(width=_ENDLESS)
-    if wrap or console.measure(_table(columns, rows), options=endless).maximum > console.width:
-        longest = [max((cell_len(str(row[at])) for row in rows), default=0) for at in range(len(columns))]
-        whole = [name[:1] == ">" or name == "memory" for name in columns]
-        for header in range(max(_HEADER, *map(cell_len, columns)), _HEADER - 1, -1):
+    drawn, endless = _rich_table(table.columns, table), console.options.update(width=_ENDLESS)
+    if wrap or console.measure(drawn, options=endless).maximum > console.width:
+        longest = [max((cell_len(str(row[at])) for row in table.rows), default=0) for at in range(len(table.columns))]
+        whole = [name[:1] == ">" or name == "memory" for name in table.columns]
+        for header in range(max(_HEADER, *map(cell_len, table.columns)), _HEADER - 1, -1):
             least = [
                 max(size, min(header, cell_len(name))) if kept else min(_LEAST, size)
-                for size, kept, name in zip(longest, whole, columns, strict=True)
+                for size, kept, name in zip(longest, whole, table.columns, strict=True)
             ]
-            if sum(least) + _PADDING * (len(columns) - 1) <= console.width:
+            if sum(least) + _PADDING * (len(least) - 1) <= console.width:
                 break
         else:
-            _print_lists(console, columns, rows)
+            _print_lists(console, table)
             return
         names = [
             name[:1] * (name[:1] == ">") + "\n".join(wrap_text(name.removeprefix(">"), size)) if kept else name
-            for name, size, kept in zip(columns, least, whole, strict=True)
+            for name, size, kept in zip(table.columns, least, whole, strict=True)
         ]
-        console.print(_table(names, rows, foldable=[not kept for kept in whole]))
-        return
-    console.print(_table(columns, rows))
+        drawn = _rich_table(names, table, foldable=[not kept for kept in whole])
+    console.print(drawn)
 
 
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, foldable: Sequence[bool] = ()) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, _PADDING, 0, 0), show_edge=False, header_style="dim")
+def _rich_table(columns: Sequence[str], table: Table, *, foldable: Sequence[bool] = ()) -> RichTable:
+    drawn = RichTable(box=None, pad_edge=False, padding=(0, _PADDING, 0, 0), show_edge=False, header_style="dim")
     for at, name in enumerate(columns):
-        table.add_column(
-            name.removeprefix(">"),
-            justify="right" if name[:1] == ">" else "left",
-            overflow="fold",
-            no_wrap=not (foldable and foldable[at]),
-        )
-    for row in rows:
-        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
-    return table
+        side: Any = "right" if name[:1] == ">" else "left"
+        folds = bool(foldable) and foldable[at]
+        drawn.add_column(name.removeprefix(">"), justify=side, overflow="fold", no_wrap=not folds)
+    for row in table.rows:
+        drawn.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+    return drawn
 
 
-def _print_lists(console: Console, columns: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> None:
-    for row in rows:
-        for name, cell in zip(columns, row, strict=True):
+def _print_lists(console: Console, table: Table) -> None:
+    for row in table.rows:
+        for name, cell in zip(table.names, row, strict=True):
             if str(cell):
-                start = f"{name.removeprefix('>')}: " if name.strip(">") else ""
-                console.print(Text.assemble((start, "dim"), cell, overflow="fold"))
+                console.print(Text.assemble((f"{name}: " if name else "", "dim"), cell, overflow="fold"))
         console.print()
 
 
-def draw_memory(atlas: "Atlas", memory: MemoryId, tables: "dict[str, pl.DataFrame]", *, limit: int) -> None:
+def draw_memory(document: "MemoryDocument", *, limit: int) -> None:
     """Prints a memory on stdout, at most `limit` prefixes of each sign."""
-    from mnemoscope.atlas.read import BEST_TRIGGERS
-
-    console = stdout_console(piped_width=120)
-    about = f"{memory}  model {atlas.manifest.model.spec}, text {atlas.manifest.corpus.spec}"
+    console, manifest = stdout_console(piped_width=120), document.atlas.manifest
+    about = f"{document.memory.id}  model {manifest.model.spec}, text {manifest.corpus.spec}"
     console.print(Text(about, style="bold"))
-    for sign, label in tables["labels"].select("sign", "label").rows() if "labels" in tables else ():
-        console.print(Text(f"{'' if sign == 1 else 'below zero: '}{label}"))
-    triggers = tables["triggers"].to_dicts()
-    for sign, name in ((1, "Triggers (highest activations)"), (-1, "Lowest activations")):
-        rows = [row for row in triggers if row["sign"] == sign]
-        if rows or sign == 1:
-            _draw_triggers(console, name, rows, _token_colours(tables, rows), limit=limit)
-    if "value" in tables:
-        _draw_value(console, tables["value"].to_dicts()[0], vocabulary=atlas.manifest.model.sizes.vocabulary)
+    for row in document.rows("labels") or ():
+        console.print(Text(f"{'' if row['sign'] == 1 else 'below zero: '}{row['label']}"))
+    _draw_triggers(console, "Triggers (highest activations)", document, 1, limit=limit)
+    _draw_triggers(console, "Lowest activations", document, -1, limit=limit)
+    if (value := document.row("value")) is None:
+        _headline(console, f"No value yet: this is {manifest.part}; `mnemoscope merge` makes it")
     else:
-        _headline(console, f"No value yet: this is {atlas.manifest.part}; `mnemoscope merge` makes it")
-    if "readings" in tables:
-        _headline(console, "Value through the lenses of its layer")
-        _draw_readings(console, tables["readings"], "target_rank", "top_texts", of="target")
-    if "key_readings" in tables:
-        _headline(console, "What its key looks for, among the words")
-        _draw_readings(console, tables["key_readings"], "trigger_rank", "key_top_texts", of="last trigger token")
-    _draw_activity(console, tables["activity"].to_dicts()[0])
-    for row in tables["importance"].to_dicts() if "importance" in tables else ():
+        _draw_value(console, document, value)
+    for table, (headline, rank, texts, of) in _LENSES.items():
+        if (readings := document.rows(table)) is not None:
+            _headline(console, headline)
+            lines = [
+                (
+                    row["lens"],
+                    "-" if row[rank] is None else f"{row[rank]:,}",
+                    " ".join(map(show_token, row[texts][:_READ])),
+                )
+                for row in readings
+            ]
+            print_table(console, Table(("lens", f">rank of the {of}", "top tokens"), lines))
+    _draw_activity(console, document.activity)
+    if importance := document.row("importance"):
         _headline(console, "What predictions hang on it")
-        console.print(f"  {_numbers('importance', row)}")
-    if "neighbours" in tables:
+        console.print(f"  {_numbers('importance', importance)}")
+    if (near := document.rows("neighbours")) is not None:
         _headline(console, "Neighbours (most similar values)")
-        near = tables["neighbours"].select("name", "cosine", "top_text").rows()
-        lines = [(name, f"{cosine:.3f}", show_token(text)) for name, cosine, text in near]
-        print_table(console, ("memory", ">cosine", "its top token"), lines)
-    if "patterns" in tables and tables["patterns"].height:
+        lines = [(row["name"], f"{row['cosine']:.3f}", show_token(row["top_text"])) for row in near]
+        print_table(console, Table(("memory", ">cosine", "its top token"), lines))
+    if document.patterns:
         _headline(console, "Patterns")
-        best = [row for row in triggers if row["sign"] == 1 and row["rank"] < BEST_TRIGGERS]
-        folds = len({row["fold"] for row in best})
-        for row in tables["patterns"].to_dicts():
-            different = count_different(row["triggers"], best)
-            counts = f"{len(row['triggers'])} of {len(best)} triggers, {different} of {folds} different ones"
+        of = f"of {len({row['fold'] for row in document.best})} different ones"
+        for row in document.patterns:
+            counts = f"{len(row['triggers'])} of {len(document.best)} triggers, {row['different']} {of}"
             console.print(Text(f"  {row['kind']}: {row['description']} ({counts})"))
 
 
-def _token_colours(tables: "dict[str, pl.DataFrame]", rows: list[dict[str, Any]]) -> dict[int, list[tuple[str, str]]]:
+def _token_colours(document: "MemoryDocument", sign: int) -> dict[int, list[tuple[str, str]]]:
     """Text and style of the tokens of the triggers of one sign, by rank; the strongest one has the full colour."""
-    if "token_activations" not in tables or not rows:
-        return {}
-    peak, table = max(abs(row["coefficient"]) for row in rows), tables["token_activations"]
+    peak = max(abs(row["coefficient"]) for row in document.triggers if row["sign"] == sign)
     return {
-        rank: [(text, _style(c / peak)) for text, c in zip(show_texts(texts), numbers, strict=True)]
-        for sign, rank, texts, numbers in table.select("sign", "rank", "texts", "coefficients").iter_rows()
-        if sign == rows[0]["sign"]
+        row["rank"]: [
+            (text, _style(coefficient / peak))
+            for text, coefficient in zip(show_texts(row["texts"]), row["coefficients"], strict=True)
+        ]
+        for row in document.rows("token_activations") or ()
+        if row["sign"] == sign
     }
 
 
@@ -183,57 +177,42 @@ def _style(share: float) -> str:
     return "black on #" + "".join(f"{round(255 - strength * (255 - one)):02x}" for one in full)
 
 
-def _draw_readings(console: Console, table: "pl.DataFrame", rank: str, texts: str, *, of: str) -> None:
-    lines = []
-    for row in table.to_dicts():
-        place = "-" if row[rank] is None else f"{row[rank]:,}"
-        lines.append((row["lens"], place, " ".join(show_token(text) for text in row[texts][:_READ])))
-    print_table(console, ("lens", f">rank of the {of}", "top tokens"), lines)
-
-
 def _headline(console: Console, text: str) -> None:
     console.print()
     console.print(Text(text, style="bold"))
 
 
-def _draw_triggers(
-    console: Console, name: str, rows: list[dict[str, Any]], colours: dict[int, list[tuple[str, str]]], *, limit: int
-) -> None:
-    if not rows:
-        _headline(console, f"{name}: none, the memory never fired")
+def _draw_triggers(console: Console, name: str, document: "MemoryDocument", sign: int, *, limit: int) -> None:
+    folds = group_folds(document.triggers, sign)
+    if not folds:
+        if sign == 1:
+            _headline(console, f"{name}: none, the memory never fired")
         return
-    groups: dict[int, list[dict[str, Any]]] = {}
-    folds: dict[int, set[int]] = {}
-    for row in rows:
-        folds.setdefault(row["fold"], set()).add(row["prefix_group"])
-        if row["prefix_group"] == row["fold"] or row["prefix_group"] in groups:
-            groups.setdefault(row["prefix_group"], []).append(row)
-    prefixes = sum(map(len, folds.values()))
-    alike = f", {len(groups)} without near-duplicates" if prefixes > len(groups) else ""
-    _headline(console, f"{name}: {len(rows)}, of {prefixes} different prefixes{alike}")
-    narrow = console.width < _ROOMY
+    prefixes, count = sum(map(len, folds)), sum(len(group) for groups in folds for group in groups)
+    alike = f", {len(folds)} without near-duplicates" if prefixes > len(folds) else ""
+    _headline(console, f"{name}: {count}, of {prefixes} different prefixes{alike}")
+    narrow, colours = console.width < _ROOMY, _token_colours(document, sign)
     lines: list[tuple[str | Text, ...]] = []
-    for group in list(groups.values())[:limit]:
-        first, count = group[0], f"x{len(group)}" if len(group) > 1 else ""
-        similar = len(folds[first["fold"]]) - 1
-        more = Text(f"\nand {similar} like it" if similar else "", "dim")
+    for group, *similar in folds[:limit]:
+        first, times = group[0], f"x{len(group)}" if len(group) > 1 else ""
+        more = Text(f"\nand {len(similar)} like it" if similar else "", "dim")
         rank, coefficient = str(first["rank"]), f"{first['coefficient']:.3f}"
         after = dict.fromkeys("(end)" if row["next_text"] is None else show_token(row["next_text"]) for row in group)
         following = " ".join([*after][:3]) + (" ..." if len(after) > 3 else "")
         if narrow:
             marked = mark_trigger(first, colours.get(first["rank"]), width=console.width - _BESIDE_TRIGGERS)
-            below = " ".join(filter(None, (count, f"next {following}")))
+            below = " ".join(filter(None, (times, f"next {following}")))
             lines.append((rank, coefficient, Text.assemble(marked, "\n", (below, "dim"), more, overflow="fold")))
         else:
             marked = mark_trigger(first, colours.get(first["rank"]), width=max(20, console.width - 62))
-            lines.append((rank, coefficient, count, Text.assemble(marked, more), following))
+            lines.append((rank, coefficient, times, Text.assemble(marked, more), following))
     columns = ("", "", "prefix") if narrow else (">rank", ">activation\n(coefficient)", ">count", "prefix", "next")
-    print_table(console, columns, lines)
-    if len(groups) > limit:
-        console.print(Text(f"  and {len(groups) - limit} more prefixes (--limit {len(groups)} shows all)", style="dim"))
+    print_table(console, Table(columns, lines))
+    if len(folds) > limit:
+        console.print(Text(f"  and {len(folds) - limit} more prefixes (--limit {len(folds)} shows all)", style="dim"))
 
 
-def mark_trigger(row: dict[str, Any], colours: Sequence[tuple[str, str]] | None = None, *, width: int) -> Text:
+def mark_trigger(row: Mapping[str, Any], colours: Sequence[tuple[str, str]] | None = None, *, width: int) -> Text:
     """The end of a trigger's prefix, as much as fits, with the trigger token in marks; `colours` are text and style of
     its sentence's tokens.
     """
@@ -251,9 +230,10 @@ def mark_trigger(row: dict[str, Any], colours: Sequence[tuple[str, str]] | None 
     return Text.assemble(shown, (marked, f"bold {style}"))
 
 
-def _draw_value(console: Console, value: dict[str, Any], *, vocabulary: int) -> None:
+def _draw_value(console: Console, document: "MemoryDocument", value: "Row") -> None:
     from mnemoscope.atlas.features import features_of
 
+    vocabulary, texts = document.atlas.manifest.model.sizes.vocabulary, document.atlas.vocabulary.texts
     _headline(console, "Value")
     above, rank = "{:.2f} nats above the mean token", "first trigger's next token: rank {:,}"
     readings = (
@@ -269,7 +249,7 @@ def _draw_value(console: Console, value: dict[str, Any], *, vocabulary: int) -> 
         )
         if share is not None
     ]
-    print_table(console, ("largest probability", ">", ">x chance", ""), lines)
+    print_table(console, Table(("largest probability", ">", ">x chance", ""), lines))
     console.print(f"  {_numbers('values', value, but=_VALUE_SAID)}")
     for feature in features_of(value):
         where = "where it fires" if feature.sign == 1 else "where it is negative"
@@ -282,42 +262,35 @@ def _draw_value(console: Console, value: dict[str, Any], *, vocabulary: int) -> 
         mean = "" if score is None else f"; mean log p of next tokens {score:.2f}"
         target = show_token(value["target_text"])
         console.print(Text(f"  best trigger's next token {target}: rank {value['target_rank']:,}{mean}"))
-    rows = []
-    columns = (value[name][:10] for name in ("top_texts", "top_scores", "bottom_texts", "bottom_scores"))
-    for top, score, bottom, low in zip(*columns, strict=True):
-        share = value["max_probability"] * math.exp(min(0.0, score - value["top_scores"][0]))
-        rows.append((show_token(top), f"{score:.3f}", f"{share:.4f}", "", show_token(bottom), f"{low:.3f}"))
-    print_table(console, ("top tokens", ">score", ">probability", "", "bottom tokens", ">score"), rows)
+    ends = zip(document.value_tokens("top")[:10], document.value_tokens("bottom")[:10], strict=True)
+    rows = [
+        (show_token(texts[top]), f"{score:.3f}", f"{share:.4f}", "", show_token(texts[bottom]), f"{low:.3f}")
+        for (top, score, share), (bottom, low, _) in ends
+    ]
+    columns = ("top tokens", ">score", ">probability", "", "bottom tokens", ">score")
+    print_table(console, Table(columns, rows))
 
 
-def _numbers(table: str, row: dict[str, Any], *, but: Sequence[str] = ()) -> str:
+def _numbers(table: str, row: "Row", *, but: Sequence[str] = ()) -> str:
     """The numbers of a table's row, `but` those that stand elsewhere."""
     texts = (f"{column.label} {text}" for column, text in TABLES[table].numbers(row) if column.name not in but)
     return ", ".join(texts).replace("\N{NO-BREAK SPACE}", " ")
 
 
-def _draw_activity(console: Console, activity: dict[str, Any]) -> None:
-    import polars as pl
-
-    from mnemoscope.atlas.features import strongly_active
-
-    prefixes, positive = activity["prefixes"], activity["positive"]
+def _draw_activity(console: Console, activity: "Row") -> None:
+    prefixes, positive, every = activity["prefixes"], activity["positive"], activity["all_prefixes"]
     share = 100 * positive / prefixes if prefixes else 0.0
-    every = activity.get("all_prefixes", prefixes)
     routed = "" if every == prefixes else f", those of {every:,} that its expert gets"
     _headline(console, f"Activity: positive on {positive:,} of {prefixes:,} prefixes ({share:.2f} %){routed}")
     console.print(f"  {_numbers('activity', activity, but=('prefixes', 'all_prefixes', 'positive', 'sampled'))}")
-    strong = zip(strongly_active(pl.DataFrame([activity])).row(0), ("above", "below"), strict=True)
+    strong = (activity["strong"], "above"), (activity["strong_negative"], "below")
     if sides := [f"{plain_percent(share)} {side} zero" for share, side in strong if share is not None]:
         console.print(f"  strongly active (≥ 1/8 of its extreme): {', '.join(sides)}")
-    counts, edges = activity["histogram"], activity["edges"]
-    # Bin i counts edges[i-1] <= x < edges[i].
-    between = [f"{low:.3g} to {high:.3g}" for low, high in pairwise(edges)]
-    bins = [f"below {edges[0]:g}", *between, f"{edges[-1]:g} and more"]
-    rows = [
-        (bounds, "█" * math.ceil(30 * count / max(counts)), f"{count:,}")
-        for bounds, count in zip(bins, counts, strict=True)
-        if count
-    ]
+    most, rows = max(one["count"] for one in activity["bins"]), []
+    for low, high, count in (one.values() for one in activity["bins"] if one["count"]):
+        ends = f"below {high:g}" if low is None else f"{low:g} and more"
+        bounds = ends if None in (low, high) else f"{low:.3g} to {high:.3g}"
+        rows.append((bounds, "█" * math.ceil(30 * count / most), f"{count:,}"))
     if rows:
-        print_table(console, (">activation (coefficient)", f"of {activity['sampled']:,} sampled prefixes", ">"), rows)
+        columns = (">activation (coefficient)", f"of {activity['sampled']:,} sampled prefixes", ">")
+        print_table(console, Table(columns, rows))

@@ -50,7 +50,8 @@ def storing(path: Path) -> Iterator[None]:
 
 def is_writable(folder: Path) -> bool:
     """Whether the system lets this process write into a folder, or make it: not where the disk is read-only."""
-    return os.access(next(one for one in (folder, *folder.absolute().parents) if os.path.exists(one)), os.W_OK)
+    there = next(one for one in (folder, *folder.absolute().parents) if os.path.exists(one))
+    return os.path.isdir(there) and os.access(there, os.W_OK)
 
 
 def _room_left(path: Path) -> str:
@@ -155,12 +156,17 @@ def file_entry(path: Path) -> dict[str, Any]:
     return {"bytes": path.stat().st_size, "sha256": file_hash(path)}
 
 
+def is_inside(path: str) -> bool:
+    """Whether a name from an untrusted file is that of a file in a folder, and leads out of none."""
+    place = PurePosixPath(path)
+    inside = place.parts and not place.is_absolute() and ".." not in place.parts and "\0" not in path
+    return bool(inside and len(path) <= _LONGEST_PATH and path.encode(errors="replace").decode() == path)
+
+
 def is_file_entry(path: str, entry: Any) -> bool:
     """Whether an entry of an untrusted manifest has the form of `file_entry` and stays in the folder."""
-    place, size = PurePosixPath(path), entry.get("bytes", 0) if isinstance(entry, dict) else None
-    inside = place.parts and not place.is_absolute() and ".." not in place.parts and path.isprintable()
-    sized = type(size) is int and size >= 0
-    return bool(inside and len(path) <= _LONGEST_PATH and sized and is_hash(entry.get("sha256")))
+    size = entry.get("bytes", 0) if isinstance(entry, dict) else None
+    return is_inside(path) and type(size) is int and size >= 0 and is_hash(entry.get("sha256"))
 
 
 def is_hash(value: object) -> bool:

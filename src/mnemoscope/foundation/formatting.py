@@ -1,12 +1,16 @@
-"""How values are written for people (numbers, texts with visible white space) and for JSON.
+"""How values are written for people (numbers, texts with visible white space, tables of them) and for JSON.
 
 Knows forms, not meanings: a question declares the form of its number. No control code reaches a terminal or a page.
 """
 
 import math
+import os
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from html import escape
 from importlib import import_module
 from itertools import accumulate, pairwise
@@ -163,16 +167,86 @@ def json_safe(value: Any) -> Any:
     return value
 
 
-HTML_CELL = "padding:2px 6px;white-space:nowrap;text-align:left;color:inherit"
+_GAP = "  "
+_KEPT, _ENDLESS = 40, 1 << 30
+"""Cells of a last column that a terminal's edge never takes: numbers of all others and in it stay whole; and more
+than any cell has."""
+_HTML_CELL = "padding:2px 6px;white-space:nowrap;text-align:left;color:inherit"
+_columns: ContextVar[int | None] = ContextVar("columns", default=None)
 
 
-def html_row(head: str, texts: Iterable[str], *, tag: str = "td") -> str:
-    cells = "".join(f'<{tag} style="{HTML_CELL}">{escape(text)}</{tag}>' for text in texts)
-    return f'<tr><th style="{HTML_CELL}">{escape(head)}</th>{cells}</tr>'
+@contextmanager
+def for_terminal(columns: int | None) -> Iterator[None]:
+    """Texts that are made inside are for a terminal of so many columns; None: for a pipe or a file."""
+    before = _columns.set(columns)
+    try:
+        yield
+    finally:
+        _columns.reset(before)
 
 
-def html_table(rows: Iterable[str]) -> str:
-    return "\n".join(['<table style="border-collapse:collapse">', *rows, "</table>"])
+def fit(text: str, width: int) -> str:
+    from rich.cells import cell_len, set_cell_size
+
+    return text if cell_len(text) <= width else set_cell_size(text, width - 1).rstrip() + "…"
+
+
+def cut(text: str, most: int) -> str:
+    """The text; in a terminal of at most so many cells."""
+    return text if _columns.get() is None else fit(text, most)
+
+
+class Pale(str):
+    """A cell that is dim in a terminal."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows with a form, written in three ways: as plain `lines`, as `html` for a notebook, and wrapped by the command
+    line (cli/drawing.py). A column whose name begins with `>` is right-aligned.
+
+    Lines are cut in a terminal only: each cell to the `most` cells of its column, and the whole at the terminal's edge.
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    most: Sequence[int] = ()
+    caption: str = ""
+
+    @property
+    def names(self) -> list[str]:
+        return [name.removeprefix(">") for name in self.columns]
+
+    def lines(self) -> list[str]:
+        from rich.cells import cell_len
+
+        most = self.most or (_ENDLESS,) * len(self.columns)
+        rows = [self.names, *([cut(*cell) for cell in zip(row, most, strict=True)] for row in self.rows)]
+        widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+        least = sum(widths[:-1]) + len(_GAP) * len(widths[1:]) + min(widths[-1], _KEPT)
+        is_coloured = _columns.get() is not None and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        lines = []
+        for row, cells in zip(rows, [(), *self.rows], strict=True):
+            blanks = [" " * (width - cell_len(text)) for text, width in zip(row, widths, strict=True)]
+            sides = zip(self.columns, row, blanks, strict=True)
+            padded = [blank + text if name[:1] == ">" else text + blank for name, text, blank in sides]
+            line = cut(_GAP.join(padded).rstrip(), max(_columns.get() or 0, least))
+            if is_coloured:  # pale cells begin where they began before the line was cut
+                starts = list(accumulate((len(text) + len(_GAP) for text in padded), initial=0))
+                for start, text, cell in reversed(list(zip(starts, padded, cells, strict=False))):
+                    if isinstance(cell, Pale) and (shown := line[start : start + len(text)]):
+                        line = f"{line[:start]}\x1b[2m{shown}\x1b[22m{line[start + len(text) :]}"
+            lines.append(line)
+        return lines
+
+    def html(self) -> str:
+        def row(cells: Sequence[str], tag: str) -> str:
+            kinds = zip(("th", *[tag] * len(cells[1:])), cells, strict=True)
+            texts = (f'<{kind} style="{_HTML_CELL}">{escape(text)}</{kind}>' for kind, text in kinds)
+            return f"<tr>{''.join(texts)}</tr>"
+
+        rows = [*([row(self.names, "th")] if self.columns else []), *(row(cells, "td") for cells in self.rows)]
+        return "\n".join(['<table style="border-collapse:collapse">', *rows, "</table>"])
 
 
 def page_html(view: str, *shown: Any) -> str:

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from mnemoscope.errors import InterventionError, MemoryIdError
-from mnemoscope.foundation.memory_names import MemoryId
-from mnemoscope.foundation.options.named_memories import HasMemories, NamedMemories
+from mnemoscope.foundation.memory_names import HasMemories, MemoryId, NamedMemories
 
 How = Literal["set", "scale"]
 At = Literal["all", "last"] | int

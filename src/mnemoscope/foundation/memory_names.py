@@ -1,22 +1,27 @@
 """The project's noun: one memory of a feed-forward layer, its name, and the bins of its coefficients.
 
 A memory is the pair (key, value) of index `memory` in layer `layer`, both counted from 0, written `L10.M222`; in a
-routed expert `L10.E3.M222`, in a shared one `L10.S0.M5`. Holds no weights and reads no files.
+routed expert `L10.E3.M222`, in a shared one `L10.S0.M5`. Many are named by layer, expert or range (`L3`, `L5.M0-19`),
+or by a list that was saved (`@FILE`), which belongs to the model in which it was found. Holds no weights.
 
 Axis names used everywhere: batch, position, layer, memory, hidden, vocab, rank (docs/terminology.md).
 """
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mnemoscope.errors import MemoryIdError
+from mnemoscope.errors import MemoryIdError, ModelDiffers, OptionError
+from mnemoscope.foundation.files import read_object, write_json
+from mnemoscope.foundation.formatting import json_safe
 
 HISTOGRAM_EDGES: tuple[float, ...] = (
     *(-(2.0**power) for power in range(6, -11, -1)),
@@ -35,7 +40,8 @@ EXIT_THRESHOLDS: tuple[float, ...] = (0.0, 0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 
 MEMORISED_TOKENS, MEMORISED_GIVEN = 64, 32
 """Of a document's first MEMORISED_TOKENS tokens the model sees MEMORISED_GIVEN; memorised if it writes all others."""
 
-_FORM = re.compile(r"L([0-9]{1,6})(?:\.([ES])([0-9]{1,6}))?\.M([0-9]{1,9})")
+_FORM = re.compile(r"L([0-9]{1,6})(?:\.([ES])([0-9]{1,6}))?(?:\.M([0-9]{1,9})(?:-([0-9]{1,9}))?)?")
+"""A layer or one of its experts, and there one memory, or the first and the last of some."""
 
 
 @dataclass(frozen=True)
@@ -50,16 +56,17 @@ class MemoryId:
     @staticmethod
     def is_one(text: str) -> bool:
         """Whether the text names one memory, which need not exist."""
-        return _FORM.fullmatch(text.strip()) is not None
+        match = _FORM.fullmatch(text.strip())
+        return match is not None and match[4] is not None and match[5] is None
 
     @staticmethod
     def parse(text: str) -> "MemoryId":
         """The memory that `text` names, such as `L10.M222`; raises MemoryIdError for anything else."""
         match = _FORM.fullmatch(text.strip())
-        if match is None:
+        if match is None or match[4] is None or match[5] is not None:
             shown = text if len(text) <= 40 else f"{text[:40]}..."
             raise MemoryIdError(f"{shown!r} does not name a memory; write one as L10.M222 (layer 10, memory 222)")
-        layer, kind, expert, memory = match.groups()
+        layer, kind, expert, memory, _ = match.groups()
         routed, shared = (int(expert) if kind == letter else None for letter in "ES")
         return MemoryId(int(layer), int(memory), routed, shared)
 
@@ -154,3 +161,99 @@ class Numbering:
 def most_experts(numberings: Iterable[Numbering]) -> tuple[int, int]:
     mixtures = [(one.routed, len(one.widths) - one.routed) for one in numberings if one.routed is not None]
     return max((routed for routed, _ in mixtures), default=0), max((shared for _, shared in mixtures), default=0)
+
+
+Listed = tuple[MemoryId | str, int, float | None]
+"""A memory, the sign of its coefficient, and its weight."""
+
+
+class HasMemories(Protocol):
+    """A model, or an atlas."""
+
+    @property
+    def spec(self) -> str: ...
+    @property
+    def fingerprint(self) -> str: ...
+    def numbering(self, layer: int) -> Numbering: ...
+
+
+@dataclass(frozen=True)
+class NamedMemories:
+    """The parts of a `text` that names memories, each the groups of _FORM; a list's `model` and its fingerprints."""
+
+    text: str
+    parts: tuple[tuple[str | None, ...], ...]
+    model: str = ""
+    fingerprints: tuple[str, ...] = ()
+
+    @staticmethod
+    def parse(text: str) -> "NamedMemories":
+        """Raises MemoryIdError for text that names no memories, and OptionError for a file that is no list of them."""
+        names, stated = list[Any](text.split(",")), dict[str, Any]()
+        if text.startswith("@"):
+            stated = read_object(Path(text[1:]))
+            listed = stated.get("memories")
+            names = [one.get("memory") for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+            if not names or not all(isinstance(each, str) for each in (stated.get("model"), *_prints(stated), *names)):
+                raise OptionError(f"{text[1:]} is no list of memories; name a list that was saved")
+        parts = []
+        for name in names:
+            match = _FORM.fullmatch(name.strip())
+            if match is None:
+                shown = name if len(name) <= 40 else f"{name[:40]}..."
+                raise MemoryIdError(
+                    f"{shown!r} does not name a memory; write L10.M222 (layer 10, memory 222), L10.M0-19, L10 or @FILE"
+                )
+            parts.append(match.groups())
+        return NamedMemories(text, tuple(parts), stated.get("model", ""), _prints(stated) if stated else ())
+
+    def of(self, holder: HasMemories) -> list[MemoryId]:
+        """The memories, each once, in their order. Raises MemoryIdError for those that the model or atlas does not
+        have, and ModelDiffers for a list of another model.
+        """
+        if self.fingerprints and holder.fingerprint not in self.fingerprints:
+            raise ModelDiffers(
+                f"{self.text[1:]} lists memories of {self.model}, another model than {holder.spec} (fingerprint"
+                f" {self.fingerprints[0][:12]}..., not {holder.fingerprint[:12]}...); save a list of this one"
+            )
+        return list(dict.fromkeys(memory for part in self.parts for memory in _expand(part, holder)))
+
+
+def _prints(stated: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The fingerprints of a list's models: of `diff` it is both models'."""
+    origin = stated.get("made_by")
+    both = origin.get("model") if isinstance(origin, dict) else None
+    return (stated.get("fingerprint"), *(both if isinstance(both, list) else ()))
+
+
+def _expand(part: tuple[str | None, ...], holder: HasMemories) -> Iterable[MemoryId]:
+    layer, kind, expert, first, last = part
+    numbering, place = holder.numbering(int(layer or 0)), int(layer or 0)
+    routed, shared = (int(expert or 0) if kind == letter else None for letter in "ES")
+    if first is None:
+        every = [numbering.name(place, number) for number in range(numbering.count)]
+        of_expert = [one for one in every if (one.expert, one.shared) == (routed, shared)]
+        memories: Iterable[MemoryId] = of_expert if kind else every
+        missing = None if memories else f"L{place}.{kind}{expert}"
+    else:
+        ends = [MemoryId(place, int(end), routed, shared) for end in (first, last or first)]
+        memories = (MemoryId(place, at, routed, shared) for at in range(ends[0].memory, ends[1].memory + 1))
+        missing = next((str(end) for end in ends if numbering.number(end) is None), None)
+        if ends[1] < ends[0]:
+            raise MemoryIdError(f"{ends[0]}-{last} ends before it begins; write the lower number first")
+    if missing is not None:
+        raise MemoryIdError(f"{missing} is not in {holder.spec}, whose layer {place} has {numbering.range_text()}")
+    return memories
+
+
+def save_list(
+    path: str | os.PathLike[str], memories: Iterable[Listed], *, model: str, made_by: Mapping[str, Any]
+) -> Path:
+    """Writes a list of memories, each once, which `@FILE` names; of two models it is the last's. Raises StoreFailed."""
+    prints, firsts = made_by["model"], dict[str, dict[str, Any]]()
+    for memory, sign, weight in memories:
+        firsts.setdefault(str(memory), {"memory": str(memory), "sign": sign, "weight": weight})
+    fingerprint = prints if isinstance(prints, str) else prints[-1]
+    document = {"model": model, "fingerprint": fingerprint, "memories": list(firsts.values()), "made_by": dict(made_by)}
+    write_json(Path(path), json_safe(document))
+    return Path(path)

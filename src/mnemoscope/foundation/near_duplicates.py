@@ -2,8 +2,9 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
+Row = TypeVar("Row", bound=Mapping[str, Any])
 COMPARED = 16
 """Tokens of a prefix that are compared, its last included."""
 _TENTHS = 7
@@ -38,6 +39,15 @@ def fold_prefixes(prefixes: Sequence[Sequence[int]]) -> list[int]:
         for one in grams:
             holders[one].append(number)
     return firsts
+
+
+def group_folds(triggers: Iterable[Row], sign: int) -> list[list[list[Row]]]:
+    """The triggers of a sign, the best first: near-duplicates of a prefix stand behind it, equal prefixes together."""
+    folds: dict[int, dict[int, list[Row]]] = {}
+    for one in triggers:
+        if one["sign"] == sign:
+            folds.setdefault(one["fold"], {}).setdefault(one["prefix_group"], []).append(one)
+    return [list(prefixes.values()) for prefixes in folds.values()]
 
 
 def count_different(ranks: Iterable[int], best: Sequence[Mapping[str, Any]]) -> int:

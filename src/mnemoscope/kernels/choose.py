@@ -4,10 +4,11 @@ PyTorch needs about eighty operations for it, a third of a forward pass's time (
 PyTorch, except for the last digits of sums, whose order differs.
 """
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,36 +27,39 @@ _MAX_KEPT, RANKED = 128, 16
 
 @dataclass(frozen=True)
 class BatchRows:
-    """The sentences of a batch, on the GPU: lengths without padded or skipped positions, ids, and the order of ids."""
+    """The sentences of a batch, on the GPU: lengths without padded or skipped positions, ids, and the order of ids;
+    `first` is the first position of each.
+    """
 
     count: int
     positions: int
     lengths: Tensor
     sentences: Tensor
     order: Tensor
+    first: int
 
     @classmethod
-    def of(cls, lengths: Tensor, sentences: Tensor, *, positions: int) -> "BatchRows":
+    def of(cls, lengths: Tensor, sentences: Tensor, *, positions: int, first: int = 0) -> "BatchRows":
         order = sentences.argsort().to(torch.int32)
-        return cls(len(lengths), positions, lengths.to(torch.int32), sentences, order)
+        return cls(len(lengths), positions, lengths.to(torch.int32), sentences, order, first)
 
 
 @dataclass(frozen=True)
-class SweptRows:
-    """`peaks` by sign are `[row, memory]`, the other measures `[group, memory]`."""
+class MemorySums:
+    """Measures `[memory]` of so many positions; total and squares are float64. Squares and the histogram
+    `[bin, memory]` are those of sampled batches only.
+    """
 
-    peaks: dict[int, tuple[Tensor, Tensor]]
-    greatest: Tensor
+    positions: int
+    positive: Tensor
+    total: Tensor
     least: Tensor
-    fired: Tensor
-    sums: Tensor
-    squares: Tensor | None
-    histogram: Tensor | None
-    """`[memory, bin]`"""
+    greatest: Tensor
+    squares: Tensor | None = None
+    histogram: Tensor | None = None
 
 
-@dataclass(frozen=True)
-class Best:
+class Best(NamedTuple):
     """The best triggers of a batch, `[memory, number]`; the first `found` entries of a memory are valid."""
 
     magnitude: Tensor
@@ -72,31 +76,35 @@ class CardKernels:
     def fit(keep: int, dtype: torch.dtype) -> bool:
         return keep <= _MAX_KEPT and dtype in _MEMORIES_SWEPT
 
-    def sweep(self, block: Tensor, rows: BatchRows, *, negative: bool, sampled: bool) -> SweptRows:
-        """`block` is `[row, place, memory]`; place 0 is each row's first candidate."""
+    def measure(
+        self, block: Tensor, rows: BatchRows, thresholds: Mapping[int, Tensor], *, keep: int, sampled: bool
+    ) -> tuple[MemorySums, Best]:
+        """The sums of a block `[row, place, memory]`, and the best rows of each memory that reach its threshold, sign
+        by sign.
+        """
+        peaks, sums = self.sweep(block, rows, negative=-1 in thresholds, sampled=sampled)
+        each = [self.best(peaks[sign], rows, threshold, sign=sign, keep=keep) for sign, threshold in thresholds.items()]
+        return sums, Best(*map(torch.cat, zip(*each, strict=True)))
+
+    def sweep(
+        self, block: Tensor, rows: BatchRows, *, negative: bool, sampled: bool
+    ) -> tuple[dict[int, tuple[Tensor, Tensor]], MemorySums]:
+        """By sign the peaks of each row and their places, `[row, memory]`, and the sums of the block."""
         block = block if block.stride(2) == 1 else block.contiguous()
         memories, device = block.shape[2], block.device
         width = min(_MEMORIES_SWEPT[block.dtype], _power_of_two(memories))
         tiles = -(-memories // width)
         groups = min(rows.count, max(1, PROGRAMS // tiles))
 
-        def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-            return torch.empty(shape, dtype=dtype, device=device)
+        def empty(count: int, dtype: torch.dtype = torch.float32) -> Tensor:
+            return torch.empty(count, memories, dtype=dtype, device=device)
 
-        peaks = {
-            sign: (empty(rows.count, memories), empty(rows.count, memories, dtype=torch.int32))
-            for sign in ((1, -1) if negative else (1,))
-        }
-        swept = SweptRows(
-            peaks,
-            empty(groups, memories),
-            empty(groups, memories),
-            empty(groups, memories, dtype=torch.int32),
-            empty(groups, memories, dtype=torch.float64),
-            empty(groups, memories, dtype=torch.float64) if sampled else None,
-            None,
-        )
-        counts = torch.zeros(HISTOGRAM_BINS, memories, dtype=torch.int32, device=device) if sampled else None
+        signs = (1, -1) if negative else (1,)
+        peaks = {sign: (empty(rows.count), empty(rows.count, torch.int32)) for sign in signs}
+        greatest, least, fired = empty(groups), empty(groups), empty(groups, torch.int32)
+        sums = empty(groups, torch.float64)
+        squares = empty(groups, torch.float64) if sampled else sums  # not written
+        counts = torch.zeros(HISTOGRAM_BINS, memories, dtype=torch.int32, device=device) if sampled else fired
         with _device_context(device):
             self._kernels.sweep_rows[tiles, groups](
                 block,
@@ -107,28 +115,27 @@ class CardKernels:
                 groups,
                 memories,
                 *peaks[1],
-                *peaks[-1 if negative else 1],
-                swept.greatest,
-                swept.least,
-                swept.fired,
-                swept.sums,
-                swept.sums if swept.squares is None else swept.squares,
-                swept.fired if counts is None else counts,
+                *peaks[signs[-1]],
+                greatest,
+                least,
+                fired,
+                sums,
+                squares,
+                counts,
                 NEGATIVE=negative,
                 SAMPLED=sampled,
                 ZERO=ZERO_BIN,
                 BLOCK=width,
             )
-        if counts is None:
-            return swept
+        lowest = least.amin(0) if negative else least.amin(0) + 0.0  # of -0.0 it makes 0.0
+        found = MemorySums(rows.positions, fired.sum(0), sums.sum(0), lowest, greatest.amax(0))
+        if not sampled:
+            return peaks, found
         histogram = counts.to(torch.int64)
         histogram[ZERO_BIN] = rows.positions - histogram.sum(0)
-        return replace(swept, histogram=histogram.T.contiguous())
+        return peaks, replace(found, squares=squares.sum(0), histogram=histogram)
 
-    def best(
-        self, peaks: tuple[Tensor, Tensor], rows: BatchRows, threshold: Tensor, *, sign: int, keep: int, first: int
-    ) -> Best:
-        """`first` is the position of place 0."""
+    def best(self, peaks: tuple[Tensor, Tensor], rows: BatchRows, threshold: Tensor, *, sign: int, keep: int) -> Best:
         memories, device = peaks[0].shape[1], peaks[0].device
         best = Best(
             torch.empty(memories, keep, device=device),
@@ -149,7 +156,7 @@ class CardKernels:
                 rows.count,
                 memories,
                 keep,
-                first,
+                rows.first,
                 SIGN=sign,
                 ROWS=ROWS,
                 BLOCK=CHOSEN,
@@ -196,18 +203,18 @@ def agrees_with_pytorch(kernels: CardKernels, device: torch.device) -> bool:
     block = torch.linspace(-3, 3, 7 * 5 * 32, device=device).view(7, 5, 32).roll(11, 1).sin()
     lengths, sentences = torch.full((7,), 5, device=device), torch.arange(7, device=device)
     rows = BatchRows.of(lengths, sentences.flip(0), positions=35)
-    swept = kernels.sweep(block, rows, negative=True, sampled=True)
     threshold = torch.full((32,), 2.0**-149, device=device)
-    best = kernels.best(swept.peaks[1], rows, threshold, sign=1, keep=4, first=0)
+    sums, best = kernels.measure(block, rows, {1: threshold, -1: threshold}, keep=4, sampled=True)
     empty = tuple(torch.zeros_like(one) for one in (best.magnitude, best.sentence, best.position))
     magnitude, _, _ = kernels.merge((empty[0], empty[1], empty[2]), best)
+    highest = torch.cat([block, -block], 2).amax(1)
     bins = torch.bucketize(block, torch.tensor(HISTOGRAM_EDGES, dtype=torch.float32, device=device), right=True)
-    assert swept.histogram is not None
+    assert sums.histogram is not None
     counted = torch.stack([(bins == number).sum((0, 1)) for number in range(HISTOGRAM_BINS)])
     return bool(
-        torch.equal(magnitude, block.amax(1).clamp(min=0).sort(0, descending=True).values[:4].T)
-        and torch.equal(swept.histogram, counted.T)
-        and torch.allclose(swept.sums.sum(0), block.double().sum((0, 1)))
+        torch.equal(magnitude, highest.clamp(min=0).sort(0, descending=True).values[:4].T)
+        and torch.equal(sums.histogram, counted)
+        and torch.allclose(sums.total, block.double().sum((0, 1)))
     )
 
 

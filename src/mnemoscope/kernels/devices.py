@@ -1,8 +1,4 @@
-"""Names of devices, and whether the host may read results without waiting.
-
-On a GPU every read of a number synchronises it with the host. So the pass over a text queues fixed amounts of work
-there and reads results once in many batches.
-"""
+"""Names of devices, how they say that memory ran out, and whether the host may read results without waiting."""
 
 import torch
 
@@ -10,7 +6,7 @@ from mnemoscope.kernels.choose import card_kernels
 
 
 def may_look(device: torch.device) -> bool:
-    """Whether reading a number from this device costs nothing."""
+    """Whether reading a number from this device costs nothing; a GPU is synchronised with the host by every read."""
     return device.type == "cpu"
 
 

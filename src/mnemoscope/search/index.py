@@ -5,7 +5,6 @@ the other waits. If the atlas is read-only, the index is in a temporary folder.
 """
 
 import errno
-import os
 import shutil
 import sqlite3
 import tempfile
@@ -25,7 +24,7 @@ from mnemoscope.atlas.folder import refuse_links
 from mnemoscope.atlas.lock import lock_folder
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import AtlasBusy, AtlasDamaged, MemoryIdError, OptionError, StoreFailed
-from mnemoscope.foundation.files import file_hash, flush, storing
+from mnemoscope.foundation.files import file_hash, replacing
 from mnemoscope.foundation.options.search_fields import USUAL_FIELDS, check_search_fields
 from mnemoscope.foundation.progress import Progress, ignore_progress, report_to
 from mnemoscope.search import tokens
@@ -308,17 +307,11 @@ def expected_facts(atlas: Atlas) -> dict[str, str]:
 
 
 def _write(atlas: Atlas, path: Path, progress: Progress) -> Path:
-    temporary = path.parent / f".{path.name}.{os.getpid()}.mnemoscope-tmp"
-    with storing(path):
-        try:
-            write_index(atlas, temporary, about=expected_facts(atlas), progress=progress)
-            flush(temporary)
-            temporary.replace(path)
-            flush(path.parent)
-        except sqlite3.Error as error:
-            raise StoreFailed(f"cannot write {path.parent}: {error}; make room there, then run it again") from error
-        finally:
-            temporary.unlink(missing_ok=True)
+    try:
+        with replacing(path) as file:
+            write_index(atlas, Path(file.name), about=expected_facts(atlas), progress=progress)
+    except sqlite3.Error as error:
+        raise StoreFailed(f"cannot write {path.parent}: {error}; make room there, then run it again") from error
     return path
 
 

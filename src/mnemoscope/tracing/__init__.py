@@ -1,12 +1,12 @@
 """One prompt: vectors projected onto the vocabulary, every layer's predictions, and the effect of changed memories."""
 
+from mnemoscope.foundation.formatting import for_terminal
 from mnemoscope.foundation.memory_changes import Intervention, interventions_of
 from mnemoscope.tracing.causal import CausalCheck, causal_check
 from mnemoscope.tracing.comparison import Comparison, Difference, Generated, Shift, compare, continuation_lines
 from mnemoscope.tracing.interventions import as_python, intervene
 from mnemoscope.tracing.predictions import Step, generate
 from mnemoscope.tracing.records import Token
-from mnemoscope.tracing.rendering import for_terminal
 from mnemoscope.tracing.scoring.distributions import max_probability, read_scores
 from mnemoscope.tracing.scoring.ranking import rank_of, rank_tokens, top
 from mnemoscope.tracing.scoring.scores import adopt_votes, norms_of

@@ -20,7 +20,7 @@ from torch import Tensor
 from mnemoscope.atlas import Atlas
 from mnemoscope.errors import InterventionError, ModelDiffers, OptionError
 from mnemoscope.foundation.budget import BUDGET
-from mnemoscope.foundation.formatting import show_token
+from mnemoscope.foundation.formatting import Table, show_token
 from mnemoscope.foundation.intervals import DRAWS, LEVELS, Floats, Z
 from mnemoscope.foundation.memory_changes import Intervention
 from mnemoscope.foundation.memory_names import MemoryId
@@ -30,7 +30,6 @@ from mnemoscope.tracing.controls import contributions_of, draw_control
 from mnemoscope.tracing.interventions import check
 from mnemoscope.tracing.predictions import ids_of, last_streams
 from mnemoscope.tracing.records import Token, plain
-from mnemoscope.tracing.rendering import Column, table
 from mnemoscope.tracing.scoring.ranking import top
 from mnemoscope.tracing.scoring.scores import folded_values, opens, require_model_of
 
@@ -80,10 +79,9 @@ class CausalCheck:
             "",
         ]
         kinds = ("memory", "controls", "difference")
-        columns: list[Column] = [("mean change of", "left", 20), *((kind, "left", 31) for kind in kinds)]
         cells = {(row["measure"], row["of"]): _interval(row) for row in self.table.to_dicts()}
         rows = [[_PLAIN[measure], *(cells[measure, kind] for kind in kinds)] for measure in MEASURES]
-        return "\n".join([*lines, *table(columns, rows)])
+        return "\n".join([*lines, *Table(("mean change of", *kinds), rows, (20, 31, 31, 31)).lines()])
 
 
 def _interval(row: dict[str, Any]) -> str:

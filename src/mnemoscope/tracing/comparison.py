@@ -9,7 +9,7 @@ from rich.cells import cell_len
 from torch import Tensor
 
 from mnemoscope.errors import InterventionError
-from mnemoscope.foundation.formatting import show_token
+from mnemoscope.foundation.formatting import Table, show_token
 from mnemoscope.foundation.memory_changes import Intervention, Interventions, counted_from, interventions_of
 from mnemoscope.foundation.options.chat_prompt import Prompt
 from mnemoscope.foundation.origin import Result
@@ -19,7 +19,7 @@ from mnemoscope.tracing.block_predictions import STREAMS
 from mnemoscope.tracing.interventions import check, intervene
 from mnemoscope.tracing.predictions import Step, continuation, generate
 from mnemoscope.tracing.records import Record, Token, plain
-from mnemoscope.tracing.rendering import WIDTH, Column, cells_at, layer_lines, prediction_text, table
+from mnemoscope.tracing.rendering import WIDTH, cells_at, layer_lines, prediction_text
 from mnemoscope.tracing.scoring.ranking import top as best_of
 from mnemoscope.tracing.scoring.scores import opens, split_rows
 from mnemoscope.tracing.trace import Trace, run_blocks, trace
@@ -113,24 +113,17 @@ class Comparison(Result):
             f"{count * len(self.before.places)} places of the layers.",
             "",
         ]
-        columns: list[Column] = [
-            ("position", "right", 8),
-            ("token", "left", 20),
-            ("before", "left", 24),
-            ("after", "left", 24),
-            ("KL", "right", 8),
-        ]
         rows = []
         for old, new, difference in zip(self.before.positions, self.after.positions, self.differences, strict=True):
             first, second = (prediction_text(at.prediction[0]) for at in (old, new))
             mark = " *" if difference.changed else ""
             about = cells_at(old.position, old.token.text, self.before.own)
             rows.append([*about, first, second + mark, f"{difference.kl:.4f}"])
-        lines += [*table(columns, rows), "", f"Probabilities after position {at}"]
-        columns = [("token", "left", 30), ("before", "right", 8), ("after", "right", 8), ("change", "right", 8)]
+        lines += Table((">position", "token", "before", "after", ">KL"), rows, (8, 20, 24, 24, 8)).lines()
+        lines += ["", f"Probabilities after position {at}"]
         ordered = sorted(self.differences[index].shifts, key=lambda shift: -max(shift.before, shift.after))[:shown]
         rows = [[show_token(s.token.text), f"{s.before:.4f}", f"{s.after:.4f}", f"{s.change:+.4f}"] for s in ordered]
-        lines += table(columns, rows)
+        lines += Table(("token", ">before", ">after", ">change"), rows, (30, 8, 8, 8)).lines()
         for name, generated in (("before", self.generated_before), ("after", self.generated_after)):
             if generated is not None:
                 lines += ["", f"Continued {name}:", *continuation_lines(generated.steps)]

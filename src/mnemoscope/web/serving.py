@@ -135,7 +135,7 @@ def _slow_things(edition: Edition) -> Iterator[Callable[[], object]]:
         for _, parameters in kind.pages(edition)
     )
     yield next(pages)
-    yield partial(edition.sharing, ())  # reads the triggers of all layers
+    yield partial(edition.sharing, (), 0)  # reads the triggers of all layers
     yield from pages
 
 

@@ -13,14 +13,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit
 
-from mnemoscope.atlas.derived_manifest import check_replaceable, made_files
-from mnemoscope.atlas.manifest import MANIFEST
 from mnemoscope.errors import AtlasBusy, AtlasDamaged, AtlasExists, MnemoscopeError, OptionError
-from mnemoscope.foundation.files import json_bytes, storing
-from mnemoscope.foundation.memory_names import MemoryId
-from mnemoscope.foundation.options.named_memories import NamedMemories
+from mnemoscope.foundation.files import storing
+from mnemoscope.foundation.memory_names import MemoryId, NamedMemories
 from mnemoscope.foundation.progress import Progress, ignore_progress
-from mnemoscope.show.export.folder import check_writable, is_beside, replacing_files
+from mnemoscope.show.export.folder import MadeFolder
 from mnemoscope.show.figures.examples import best_examples
 from mnemoscope.show.pages.contents import PAGES, contents
 from mnemoscope.show.pages.edition import Edition
@@ -53,31 +50,24 @@ def write_pages(
     something else, AtlasBusy if the atlas or its answers keep changing meanwhile, StoreFailed.
     """
     site = Site(Settings(atlas.absolute()))
-    directory = (site.atlas.path / SIDE if out is None else out).absolute()
-    is_beside(directory, site.atlas.path, SIDE)
+    directory = (site.atlas.local(SIDE) if out is None else out).absolute()
     with storing(directory):
         is_link = directory.is_symlink()
     if is_link:
         raise AtlasExists(f"{directory} is a symbolic link; name the folder that it leads to")
-    check_replaceable(directory, lambda folder: bool(made_files(folder / MANIFEST, "pages")), "browsing pages")
-    check_writable(directory)
+    folder = MadeFolder(directory, site.atlas.path, SIDE, "pages")
+    folder.check("browsing pages")
 
     def make() -> tuple[str, list[MemoryId], dict[str, bytes]]:
         edition = site.edition()
         selected = selection(edition, memories)
         return edition.atlas.manifest_hash, selected, _Writer(edition, selected).files(progress)
 
-    # Entered before the pages are made, so that an unwritable folder fails at once.
-    with replacing_files(directory) as write:
-        atlas_hash, selected, files = site.read(make)
-        listed = {name: len(data) for name, data in sorted(files.items())}
-        files[MANIFEST] = json_bytes({"atlas": atlas_hash, "pages": listed})
-        earlier = made_files(directory / MANIFEST, "pages").keys() | {MANIFEST}
-        if taken := sorted(name for name in files.keys() - earlier if (directory / name).exists()):
-            raise AtlasExists(f"{directory / taken[0]} is not a page written there; move it, or choose another folder")
-        write(files, earlier)
-    pages = sum(name.endswith(".html") for name in listed)
-    return ExportSummary(directory, pages, len(selected), sum(map(len, files.values())))
+    atlas_hash, selected, files = site.read(make)
+    if taken := sorted(name for name in files.keys() - folder.made_before().keys() if (directory / name).exists()):
+        raise AtlasExists(f"{directory / taken[0]} is not a page written there; move it, or choose another folder")
+    size = folder.replace(files, {name: len(data) for name, data in files.items()}, atlas=atlas_hash)
+    return ExportSummary(directory, sum(name.endswith(".html") for name in files), len(selected), size)
 
 
 def selection(edition: Edition, wanted: str | None) -> list[MemoryId]:

@@ -10,7 +10,7 @@ from mnemoscope.cli.progress import reporting
 from mnemoscope.cli.runner import emit
 from mnemoscope.errors import AtlasUnfinished
 from mnemoscope.foundation.files import is_writable
-from mnemoscope.foundation.formatting import pluralise
+from mnemoscope.foundation.formatting import Table, pluralise
 from mnemoscope.foundation.options.declared import option
 from mnemoscope.foundation.options.mining_options import AtlasArgument
 
@@ -122,13 +122,13 @@ def _draw(question: str, document: dict[str, Any]) -> None:
         for layer, numbers in values.items()
     ]
     columns = [">layer", *(f">{number.name.replace('_', ' ')}" for number in shown)]
-    print_table(console, columns, rows, wrap=True)
+    print_table(console, Table(columns, rows), wrap=True)
     if claims := paper["claims"]:
         beside = []
         for claim in claims:
             ours, literal = (_spoken(totals.get(prefix + claim["name"]), claim["form"]) for prefix in ("", LITERAL))
             beside.append((literal or ours, ours if literal else "the same", claim["paper"], claim["text"]))
-        print_table(console, ("by the paper's formula", "by ours", "paper", ""), beside, wrap=True)
+        print_table(console, Table(("by the paper's formula", "by ours", "paper", ""), beside), wrap=True)
     if declared.why:
         console.print(Text(f"{declared.why}."))
     console.print()

@@ -65,12 +65,12 @@ def compare(options: CompareOptions, *, json: bool) -> None:
 def _draw(title: str, layers: "pl.DataFrame", changed: "pl.DataFrame") -> None:
     from mnemoscope.cli.drawing import print_table, stdout_console
     from mnemoscope.comparison.result import layer_table
-    from mnemoscope.foundation.formatting import format_value, show_token
+    from mnemoscope.foundation.formatting import Table, format_value, show_token
 
     console = stdout_console(piped_width=_WIDTH)
     console.print(title, style="bold")
     headings, lines = layer_table(layers.to_dicts())
-    print_table(console, [f">{heading}" for heading in headings], lines, wrap=True)
+    print_table(console, Table([f">{heading}" for heading in headings], lines), wrap=True)
     rows = []
     for row in changed.head(_SHOWN).to_dicts():
         tokens = [" ".join(map(show_token, row[f"tokens_{when}"][:3])) for when in ("before", "after")]
@@ -78,6 +78,6 @@ def _draw(title: str, layers: "pl.DataFrame", changed: "pl.DataFrame") -> None:
         numbers = [format_value(row[each], "number") for each in ("effect", "halves_effect")]
         rows.append((name, row["kind"], *numbers, *tokens))
     if rows:
-        print_table(console, ("memory", "changed", ">effect", ">halves", "promoted before", "after"), rows)
+        print_table(console, Table(("memory", "changed", ">effect", ">halves", "promoted before", "after"), rows))
     more = f", {changed.height - _SHOWN:,} more with --json" if changed.height > _SHOWN else ""
     console.print(f"{changed.height:,} features changed{more}")

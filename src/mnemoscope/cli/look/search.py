@@ -15,7 +15,7 @@ from mnemoscope.foundation.options.prompt_options import AttributeOptions
 from mnemoscope.foundation.options.search_fields import USUAL_FIELDS, check_search_fields
 
 if TYPE_CHECKING:
-    from mnemoscope.foundation.options.named_memories import Listed
+    from mnemoscope.foundation.memory_names import Listed
     from mnemoscope.search import Index
 
 _BY_TOKEN = {
@@ -90,7 +90,7 @@ def search(options: SearchOptions, *, json: bool) -> None:
         else:
             found = _search_token(index, sought, kind, page, as_json=json)
         if save_list is not None:
-            from mnemoscope.foundation.options.named_memories import save_list as write
+            from mnemoscope.foundation.memory_names import save_list as write
 
             origin = index.atlas.made_by(search=kind, text=sought, **page)
             write(save_list, found, model=mined.spec, made_by=origin)
@@ -188,10 +188,11 @@ def _print(headline: str, columns: Sequence[str], rows: Sequence[Sequence[str]],
     from rich.text import Text
 
     from mnemoscope.cli.drawing import print_table, stdout_console
+    from mnemoscope.foundation.formatting import Table
 
     console = stdout_console(piped_width=120)
     console.print(Text(headline, style="bold"))
     if rows:
-        print_table(console, columns, rows)
+        print_table(console, Table(columns, rows))
     for note in notes:
         console.print(Text(note, style="dim"))

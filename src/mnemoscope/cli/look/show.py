@@ -1,17 +1,12 @@
 """`mnemoscope show`: one memory in the terminal; `mnemoscope verify`: whether an atlas is complete and unchanged."""
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
 
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.runner import emit
 from mnemoscope.errors import AtlasDamaged
 from mnemoscope.foundation.options.declared import option
 from mnemoscope.foundation.options.mining_options import AtlasArgument
-
-if TYPE_CHECKING:
-    from mnemoscope.atlas import Atlas
-    from mnemoscope.foundation.memory_names import MemoryId
 
 
 class ShowOptions(AtlasArgument):
@@ -30,8 +25,7 @@ def show(options: ShowOptions, *, json: bool) -> None:
     Example: mnemoscope show atlas L10.M222
     """
     atlas, memory = options.atlas, options.memory
-    from mnemoscope.foundation.memory_names import MemoryId
-    from mnemoscope.foundation.options.named_memories import NamedMemories
+    from mnemoscope.foundation.memory_names import MemoryId, NamedMemories
 
     one = MemoryId.is_one(memory)
     named = NamedMemories.parse(memory)
@@ -39,45 +33,19 @@ def show(options: ShowOptions, *, json: bool) -> None:
     names = [MemoryId.parse(memory)] if one else named.of(mined)
     mined.number(names[0])
     from mnemoscope.atlas import open_atlas
+    from mnemoscope.atlas.memory_document import MemoryDocument
 
     opened = open_atlas(atlas)
-    documents = []
-    for number, name in enumerate(names):
-        tables = _tables(opened, name)
-        if json:
-            documents.append({"memory": str(name), **_document(tables)})
-            continue
-        from mnemoscope.cli.drawing import draw_memory
-
-        print("\n" if number else "", end="")
-        draw_memory(opened, name, tables, limit=options.limit)
     if json:
+        documents = [MemoryDocument(opened, name).to_dict() for name in names]
         about = {"atlas": str(atlas), "part": opened.manifest.get("part"), "made_by": opened.made_by(memory=memory)}
         emit({**(documents[0] if one else {"memories": documents}), **about})
+        return
+    from mnemoscope.cli.drawing import draw_memory
 
-
-def _tables(opened: "Atlas", memory: "MemoryId") -> dict[str, Any]:
-    """Everything that the atlas has of a memory."""
-    shown = opened[memory]
-    tables: dict[str, Any] = {"triggers": shown.triggers(sign=None), "activity": shown.activity()}
-    if opened.manifest.part is None:
-        tables |= {"value": shown.value(), "neighbours": shown.neighbours()}
-        if opened.has("patterns"):
-            tables["patterns"] = shown.patterns()
-        if opened.has("labels"):
-            tables["labels"] = shown.labels()
-        if opened.has("importance", layer=shown.id.layer):
-            tables["importance"] = shown.importance()
-        if opened.has("token_activations", layer=shown.id.layer):
-            tables["token_activations"] = shown.token_activations()
-        tables |= shown.through_lenses()
-    return tables
-
-
-def _document(tables: dict[str, Any]) -> dict[str, Any]:
-    single = ("value", "activity", "importance")
-    lists = {name: table.to_dicts() for name, table in tables.items()}
-    return {name: next(iter(one), None) if name in single else one for name, one in lists.items()}
+    for number, name in enumerate(names):
+        print("\n" if number else "", end="")
+        draw_memory(MemoryDocument(opened, name), limit=options.limit)
 
 
 def verify(options: AtlasArgument, *, json: bool) -> None:

@@ -90,7 +90,7 @@ def _draw(atlas: "Atlas", layers: list[dict[str, Any]], rows: list[dict[str, Any
     from rich.text import Text
 
     from mnemoscope.cli.drawing import mark_trigger, print_table, stdout_console
-    from mnemoscope.foundation.formatting import percent, show_token, times_chance
+    from mnemoscope.foundation.formatting import Table, percent, show_token, times_chance
 
     console = stdout_console(piped_width=80)
     total, tokens = sum(atlas.memories(layer) for layer in atlas.layers), atlas.manifest.corpus.counts
@@ -101,7 +101,7 @@ def _draw(atlas: "Atlas", layers: list[dict[str, Any]], rows: list[dict[str, Any
     lines = [
         (str(row["layer"]), *("" if row[name] is None else f"{row[name]:.1%}" for name in shares)) for row in layers
     ]
-    print_table(console, (">layer", ">fires", ">never", ">right"), lines)
+    print_table(console, Table((">layer", ">fires", ">never", ">right"), lines))
     vocabulary = atlas.manifest.model.sizes.vocabulary
     print("\nStriking memories: neurons whose top output token often follows their triggers;")
     print("p: its probability at the typical activation (x chance: at coefficient 1);")
@@ -113,7 +113,7 @@ def _draw(atlas: "Atlas", layers: list[dict[str, Any]], rows: list[dict[str, Any
         bare = times_chance(row["max_probability"], vocabulary)
         examples.append((row["name"], after, top, at_work, bare, f"{row['agreement']:.0%}"))
     if rows:
-        print_table(console, ("memory", "after", "top token", ">p", ">x chance", ">follows"), examples)
+        print_table(console, Table(("memory", "after", "top token", ">p", ">x chance", ">follows"), examples))
     else:
         console.print(Text("none: the text is too short, or the model untrained"))
     best = rows[0]["name"] if rows else str(atlas.name(atlas.layers[-1], 0))

@@ -32,7 +32,7 @@ def prepare_again(run: Run, model: LanguageModel) -> None:
 
 def write_random(worker: Worker, _: int) -> None:
     load, layers = partial(layer_state, worker, random_alone=True), worker.plan.layers
-    write_random_sentences(worker, [load(layer).drawn_sentences() for layer in layers])
+    write_random_sentences(worker, [load(layer).random[layer].sentences() for layer in layers])
     worker.copy.release()
     for layer in layers:
         write_layer_random(worker, load(layer), layer)

@@ -39,9 +39,9 @@ def write_text_tables(worker: Worker, _: int) -> None:
     routing: list[Mapping[str, NDArray[Any]]] = []
     for layer in worker.plan.layers:
         state = layer_state(worker, layer)
-        sentences.append(state.named_sentences())
-        drawn.append(state.drawn_sentences())
-        routing += [counted.columns(layer) for counted in state.routing.values()]
+        sentences.append(state.triggers[layer].sentences())
+        drawn += [firings.sentences() for firings in state.random.values()]
+        routing += [counted.columns() for counted in state.routing.values()]
     named = np.unique(np.concatenate(sentences))
     if worker.run.parts:
         _copy_tables(worker, worker.run.parts, named)

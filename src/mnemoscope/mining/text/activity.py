@@ -1,149 +1,108 @@
-"""How often, how strongly and how unevenly the memories of one layer fire (definitions.md section 4, Figure 7).
+"""How often, how strongly and how unevenly the memories of a layer fire (definitions.md section 4, Figure 7), and how
+its router chooses among experts (section 7.1).
 
 Over all positions: counts, sums and extremes. Over the plan's sampled batches also sums of squares and a histogram.
 Sums of batches are added as integers (exact_sums.py), since adding floats is not associative.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, Self
 
-import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
-from mnemoscope.foundation.memory_names import HISTOGRAM_BINS
-from mnemoscope.kernels.choose import BatchRows, SweptRows
-from mnemoscope.kernels.reference import Swept
+from mnemoscope.foundation.memory_names import HISTOGRAM_BINS, Numbering
 from mnemoscope.mining.text.exact_sums import ROWS, add_sums, exact_sum, value_of
+from mnemoscope.mining.text.measures import Collector, Measures
+
+_SUMS = ("total", "sampled_total", "squares", "weight")
+"""Exact sums; `least` and `greatest` are extremes, all else is counted."""
 
 
-@dataclass(frozen=True)
-class BatchMeasures:
-    """Measures `[memory]` of one batch, or a part of it; the sums are float64."""
+class Totals(Collector):
+    """Running totals, whose last axis is the memory (or the expert)."""
 
-    positions: int
-    positive: Tensor
-    total: Tensor
-    least: Tensor
-    greatest: Tensor
-    squares: Tensor | None
+    def merge(self, other: Self) -> None:
+        self._add(other.state())
 
-    @classmethod
-    def of(cls, parts: Sequence[Swept]) -> Self:
-        """The measures of sentences swept in parts; the parts of one length change no byte."""
-        squares = [part.squares for part in parts if part.squares is not None]
-        return cls(
-            positions=sum(len(part.peaks) * part.length for part in parts),
-            positive=_join([part.fired for part in parts]).sum(0, dtype=torch.float64).to(torch.int64),
-            total=_join([part.sums for part in parts]).sum(0, dtype=torch.float64),
-            least=_join([part.least[None] for part in parts]).amin(0),
-            greatest=_join([part.peaks for part in parts]).amax(0).float(),
-            squares=_join(squares).sum(0) if squares else None,
-        )
-
-    @classmethod
-    def of_card(cls, swept: SweptRows, rows: BatchRows, *, negative: bool) -> Self:
-        """The measures of a batch swept on a card; without `negative` no coefficient is below zero."""
-        least = swept.least.amin(0)
-        return cls(
-            positions=rows.positions,
-            positive=swept.fired.sum(0),
-            total=swept.sums.sum(0),
-            least=least if negative else least + 0.0,  # of -0.0 it makes 0.0
-            greatest=swept.greatest.amax(0),
-            squares=None if swept.squares is None else swept.squares.sum(0),
-        )
-
-    def finite(self) -> Tensor:
-        """Whether no coefficient was NaN or infinite, as one boolean on the device."""
-        return torch.isfinite(self.total).all()
+    def _add(self, totals: Mapping[str, Any], memories: slice = slice(None)) -> None:
+        for name, more in totals.items():
+            ours = getattr(self, name)[..., memories]
+            if name in _SUMS:
+                ours.copy_(add_sums(ours, more))
+            elif name in ("least", "greatest"):
+                (torch.minimum if name == "least" else torch.maximum)(ours, more, out=ours)
+            else:
+                ours += more
 
 
-class Activity:
-    """Running counts of one layer, all `[memory]` but the histogram; `add_state` is associative and commutative. A
-    layer of experts counts the prefixes routed to each; `widths` are the experts' numbers of memories.
-    """
+class Activity(Totals):
+    """Of every memory: `prefixes` and `sampled` are those that its expert was routed (of a dense layer all)."""
 
-    def __init__(
-        self, memories: int, *, widths: Sequence[int] | None = None, device: torch.device | str = "cpu"
-    ) -> None:
-        self._widths = (memories,) if widths is None else tuple(widths)
-        self.prefixes = torch.zeros(len(self._widths), dtype=torch.int64, device=device)
-        self.sampled = torch.zeros(len(self._widths), dtype=torch.int64, device=device)
-        self.positive = torch.zeros(memories, dtype=torch.int64, device=device)
+    def __init__(self, memories: int, *, device: torch.device | str = "cpu") -> None:
+        self.prefixes = torch.zeros(memories, dtype=torch.int64, device=device)
+        self.sampled, self.positive = torch.zeros_like(self.prefixes), torch.zeros_like(self.prefixes)
         self.least = torch.full((memories,), torch.inf, device=device)
         self.greatest = torch.full((memories,), -torch.inf, device=device)
         self.total = torch.zeros(ROWS, memories, dtype=torch.int64, device=device)
         self.sampled_total, self.squares = torch.zeros_like(self.total), torch.zeros_like(self.total)
-        self.histogram = torch.zeros(memories, HISTOGRAM_BINS, dtype=torch.int64, device=device)
+        self.histogram = torch.zeros(HISTOGRAM_BINS, memories, dtype=torch.int64, device=device)
 
-    def add(self, batch: list[BatchMeasures], histograms: Sequence[Tensor] = (), *, expert: int = 0) -> None:
-        """Counts one batch of an expert, in blocks; `histograms [memory, bin]` are those of a sampled batch."""
-        first = sum(self._widths[:expert])
-        memories = slice(first, first + self._widths[expert])
-        positions = sum(m.positions for m in batch)
-        self.prefixes[expert] += positions
-        total = exact_sum(_sum([m.total for m in batch]))
-        self.positive[memories] += _sum([m.positive for m in batch])
-        self.total[:, memories] = add_sums(self.total[:, memories], total)
-        self.least[memories] = torch.stack([self.least[memories], *(m.least for m in batch)]).amin(0)
-        self.greatest[memories] = torch.stack([self.greatest[memories], *(m.greatest for m in batch)]).amax(0)
-        squares = [m.squares for m in batch if m.squares is not None]
-        if squares:
-            self.sampled[expert] += positions
-            self.sampled_total[:, memories] = add_sums(self.sampled_total[:, memories], total)
-            self.squares[:, memories] = add_sums(self.squares[:, memories], exact_sum(_sum(squares)))
-            self.histogram[memories] += _sum(list(histograms))
+    def update(self, measures: Measures) -> None:
+        for first, sums in measures.sums:
+            memories, total = slice(first, first + len(sums.least)), exact_sum(sums.total)
+            self._add({"prefixes": sums.positions, "positive": sums.positive, "total": total}, memories)
+            self._add({"least": sums.least, "greatest": sums.greatest}, memories)
+            if sums.squares is not None:
+                self._add({"sampled": sums.positions, "sampled_total": total}, memories)
+                self._add({"squares": exact_sum(sums.squares), "histogram": sums.histogram}, memories)
 
-    def add_state(self, state: dict[str, Tensor]) -> None:
-        for name in ("prefixes", "sampled", "positive", "histogram"):
-            getattr(self, name).add_(state[name])
-        for name in ("total", "sampled_total", "squares"):
-            setattr(self, name, add_sums(getattr(self, name), state[name]))
-        self.least = torch.minimum(self.least, state["least"])
-        self.greatest = torch.maximum(self.greatest, state["greatest"])
-
-    def mean(self) -> Tensor:
-        """`[memory]`, float64; 0 without positions."""
-        return value_of(self.total) / self._of_memories(self.prefixes).clamp(min=1)
-
-    def _of_memories(self, counts: Tensor) -> Tensor:
-        """Counts `[expert]` as `[memory]`."""
-        return counts.repeat_interleave(torch.tensor(self._widths, device=counts.device))
-
-    def deviation(self) -> Tensor:
-        """The population standard deviation `[memory]` over the sampled positions, float64."""
-        count = self._of_memories(self.sampled).clamp(min=1)
-        mean = value_of(self.sampled_total) / count
-        return (value_of(self.squares) / count - mean.square()).clamp(min=0).sqrt()
-
-    def columns(self) -> dict[str, Any]:
-        prefixes = self._of_memories(self.prefixes)
+    def columns(self) -> dict[str, NDArray[Any]]:
+        sampled = self.sampled.clamp(min=1)
+        variance = value_of(self.squares) / sampled - (value_of(self.sampled_total) / sampled).square()
         columns = {
-            "prefixes": prefixes,
+            "memory": torch.arange(len(self.prefixes), dtype=torch.int32),
+            "prefixes": self.prefixes,
             "positive": self.positive,
-            "mean": self.mean(),
-            "min": torch.where(prefixes > 0, self.least, 0),
-            "max": torch.where(prefixes > 0, self.greatest, 0),
-            "sampled": self._of_memories(self.sampled),
-            "std": self.deviation(),
-            "histogram": self.histogram,
+            "mean": value_of(self.total) / self.prefixes.clamp(min=1),
+            "min": torch.where(self.prefixes > 0, self.least, 0),
+            "max": torch.where(self.prefixes > 0, self.greatest, 0),
+            "sampled": self.sampled,
+            "std": variance.clamp(min=0).sqrt(),
+            "histogram": self.histogram.T.contiguous(),
         }
-        memories = {"memory": np.arange(len(prefixes), dtype=np.int32)}
-        return memories | {name: tensor.cpu().numpy() for name, tensor in columns.items()}
-
-    def state(self) -> dict[str, Tensor]:
-        return {name: tensor for name, tensor in vars(self).items() if isinstance(tensor, Tensor)}
-
-    def load(self, state: dict[str, Tensor]) -> None:
-        for name, tensor in state.items():
-            getattr(self, name).copy_(tensor)
+        return {name: tensor.cpu().numpy() for name, tensor in columns.items()}
 
 
-def _join(tensors: list[Tensor]) -> Tensor:
-    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+class Routing(Totals):
+    """Of every expert: `tokens` routed to it, the sum of their `weight`, and how often it was the `first` choice: the
+    largest weight, of equal ones that of the lowest expert. A shared expert takes all tokens and is never a choice.
+    """
 
+    def __init__(self, layer: int, numbering: Numbering, *, device: torch.device | str = "cpu") -> None:
+        self._layer, self._routed = layer, numbering.routed or 0
+        self.positions = torch.zeros(1, dtype=torch.int64, device=device)
+        self.tokens = torch.zeros(len(numbering.widths), dtype=torch.int64, device=device)
+        self.weight = torch.zeros(ROWS, len(self.tokens), dtype=torch.int64, device=device)
+        self.first = torch.zeros_like(self.tokens)
 
-def _sum(tensors: list[Tensor]) -> Tensor:
-    return tensors[0] if len(tensors) == 1 else torch.stack(tensors).sum(0)
+    def update(self, measures: Measures) -> None:
+        if not measures.weights:
+            return
+        weights = torch.cat(measures.weights)
+        routed = weights[:, : self._routed]
+        tokens = (routed != 0).sum(0)
+        choices = routed.max(1).indices[routed.any(1)]
+        self._add({"positions": len(weights), "weight": exact_sum(weights.double().sum(0))})
+        self._add({"tokens": tokens, "first": torch.bincount(choices, minlength=self._routed)}, slice(self._routed))
+        self._add({"tokens": len(weights)}, slice(self._routed, None))
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        columns = {
+            "layer": torch.full(self.tokens.shape, self._layer, dtype=torch.int16),
+            "expert": torch.arange(len(self.tokens), dtype=torch.int16),
+            "tokens": self.tokens,
+            "weight_sum": value_of(self.weight),
+            "first_choice": self.first,
+        }
+        return {name: tensor.cpu().numpy() for name, tensor in columns.items()}

@@ -1,4 +1,4 @@
-"""Coefficients of a batch cut into blocks of whole sentences with equal numbers of positions.
+"""Coefficients of one thread's share of a batch, cut into blocks of whole sentences with equal numbers of positions.
 
 In a dense layer those are sentences of one length, without padding. Of experts a row is a sentence in one expert: its
 tokens that were routed there. So one sweep measures both and reads no zeros.
@@ -6,8 +6,7 @@ tokens that were routed there. So one sweep measures both and reads no zeros.
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
-from typing import Any
+from itertools import accumulate, pairwise
 
 import numpy as np
 import torch
@@ -16,104 +15,96 @@ from torch import Tensor
 from mnemoscope.foundation.reading import Reading
 from mnemoscope.kernels.choose import BatchRows
 from mnemoscope.mining.text.batches import Batch
-from mnemoscope.mining.text.random_firings import DrawnPositions
-from mnemoscope.mining.text.triggers import RoutedBlock
 from mnemoscope.models import Group
 from mnemoscope.models.forward.batches import send
 
 
 @dataclass(frozen=True)
 class CoefficientBlock:
-    """`coefficients [row, place, memory]` of `sentences [row]`; `routed` has the rows and places of experts.
-    `candidates` are the coefficients with 0, which is no trigger, at tokens that may not be one; None if all may.
+    """`coefficients [row, place, memory]` of `sentences [row]` at `positions [row, place]`. Those that are `hidden` are
+    no triggers; None if all may be. In a layer of experts `firsts [row]`, ascending, are the numbers of the experts'
+    first memories, and `weights [row, place]` the router's.
     """
 
     coefficients: Tensor
     sentences: Tensor
-    routed: RoutedBlock | None = None
-    candidates: Tensor | None = None
+    positions: Tensor
+    hidden: Tensor | None = None
+    firsts: Tensor | None = None
+    weights: Tensor | None = None
 
-    def runs(self) -> list[tuple[int, int, int]]:
-        """The experts that have rows, with the first and end row of each; a dense layer is expert 0."""
-        if self.routed is None:
-            return [(0, 0, len(self.sentences))]
-        edges = [0, *torch.bincount(self.routed.experts, minlength=self.routed.count).cumsum(0).tolist()]
-        return [(expert, a, b) for expert, (a, b) in enumerate(pairwise(edges)) if b > a]
+    def runs(self) -> list[tuple[int, slice]]:
+        """The first memory of each expert that has rows, and these; a dense layer is one expert."""
+        if self.firsts is None:
+            return [(0, slice(None))]
+        firsts, counts = (one.tolist() for one in torch.unique_consecutive(self.firsts, return_counts=True))
+        return [(first, slice(*rows)) for first, rows in zip(firsts, pairwise([0, *accumulate(counts)]), strict=True)]
 
 
-@dataclass(frozen=True)
 class Places:
-    """The sentences of a batch, whose rows ascend in length. Column 0 never counts: it holds the beginning token or,
-    without one, an attention sink. The tokens `never` are no candidates.
+    """The places `[sentence, column]` of a share, whose rows ascend in length, on a device. Column 0 never counts: it
+    holds the beginning token or, without one, an attention sink. The tokens `never` are no triggers.
     """
 
-    batch: Batch
-    reading: Reading
-    never: Tensor
-
-    @cached_property
-    def _hidden(self) -> Tensor | None:
-        """Which ids `[batch, position]` are no candidates; None if `never` is empty."""
-        return torch.isin(self.batch.ids, self.never.to(self.batch.ids.device)) if len(self.never) else None
-
-    def _candidates(self, coefficients: Tensor, where: tuple[Any, Any]) -> Tensor | None:
-        """The coefficients at these rows and columns, with 0 at tokens that are no candidates."""
-        if self._hidden is None:
-            return None
-        return coefficients.masked_fill(self._hidden.to(coefficients.device)[where][..., None], 0)
-
-    def whole(self, coefficients: Tensor) -> list[CoefficientBlock]:
-        """The blocks of a dense layer's coefficients `[batch, position, memory]`."""
-        lengths = self.batch.lengths
-        edges = [0, *(np.flatnonzero(np.diff(lengths)) + 1).tolist(), len(lengths)]
-        sentences = self.batch.sentences.to(coefficients.device)
-        cuts = [(slice(a, b), slice(1, int(lengths[a]) + 1 - self.reading.first)) for a, b in pairwise(edges)]
-        return [
-            CoefficientBlock(block, sentences[cut[0]], candidates=self._candidates(block, cut))
-            for cut in cuts
-            if (block := coefficients[cut]).shape[1]
-        ]
-
-    def rows(self, device: torch.device) -> BatchRows:
-        """The sentences for the kernels of a card: whole, of all lengths."""
-        lengths = np.maximum(self.batch.lengths - self.reading.first, 0)
-        sent = send(lengths, device), self.batch.sentences.to(device, non_blocking=True)
-        return BatchRows.of(*sent, positions=int(lengths.sum()))
+    def __init__(self, share: Batch, reading: Reading, never: Tensor, device: torch.device) -> None:
+        self._share, self._reading = share, reading
+        self._lengths = np.maximum(share.lengths - reading.first, 0)
+        self.sentences = share.sentences.to(device, non_blocking=True)
+        self.positions = torch.arange(share.ids.shape[1], device=device) - reading.offset
+        """The position of each column."""
+        self.hidden = torch.isin(share.ids, never.to(share.ids.device)).to(device) if len(never) else None
+        """Which places are no triggers; None if all may be."""
 
     @cached_property
     def is_counted(self) -> Tensor:
-        """Which of the columns, flattened row by row, are positions that count."""
-        reading, width = self.reading, self.batch.ids.shape[1]
-        return torch.from_numpy(reading.inside(self.batch.lengths, width, first=reading.first).reshape(-1))
+        """Which places are positions that count, row by row."""
+        inside = self._reading.inside(self._share.lengths, len(self.positions), first=self._reading.first)
+        return torch.from_numpy(inside.reshape(-1)).to(self.sentences.device)
 
-    def draw(self, *, seed: int, one_in: int) -> DrawnPositions:
-        """The positions that are looked at, on the CPU; none of the tokens `never`."""
-        counted = self.is_counted if self._hidden is None else self.is_counted & ~self._hidden.flatten().cpu()
-        tokens, width = counted.nonzero()[:, 0], self.batch.ids.shape[1]
-        sentences = self.batch.sentences.cpu()[tokens // width]
-        positions = tokens % width - self.reading.offset
-        return DrawnPositions.among(tokens, sentences, positions, seed=seed, one_in=one_in)
+    @cached_property
+    def rows(self) -> BatchRows:
+        """The sentences for the kernels of a card: whole, of all lengths."""
+        lengths = send(self._lengths, self.sentences.device)
+        return BatchRows.of(lengths, self.sentences, positions=int(self._lengths.sum()), first=self._reading.first)
 
-    def of_experts(self, group: Group) -> list[CoefficientBlock]:
-        """The blocks of experts, rows by expert and sentence."""
-        (rows, width), device = self.batch.ids.shape, group.coefficients.device
-        tokens = torch.arange(rows * width, device=device) if group.tokens is None else group.tokens
-        sentences = self.batch.sentences.to(device)
-        at = self.is_counted.to(device)[tokens].nonzero()[:, 0]
-        tokens = tokens[at]
-        experts = torch.zeros_like(tokens) if group.experts is None else group.experts[at]
-        pairs, counts = torch.unique_consecutive(experts * rows + tokens // width, return_counts=True)
-        starts, positions = counts.cumsum(0) - counts, tokens % width - 1 + self.reading.first
+    def cut_dense(self, coefficients: Tensor) -> list[CoefficientBlock]:
+        """The blocks of a dense layer's coefficients `[sentence, column, memory]`."""
+        blocks = []
+        for a, b in pairwise([0, *(np.flatnonzero(np.diff(self._lengths)) + 1).tolist(), len(self._lengths)]):
+            cut = slice(a, b), slice(1, 1 + int(self._lengths[a]))
+            if self._lengths[a]:
+                positions = self.positions[cut[1]].expand(b - a, -1)
+                hidden = None if self.hidden is None else self.hidden[cut]
+                blocks.append(CoefficientBlock(coefficients[cut], self.sentences[a:b], positions, hidden))
+        return blocks
+
+    def locate(self, group: Group) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """The rows of a group that count, and of each the sentence's row, the column, the first memory of its expert
+        and the router's weight.
+        """
+        places = torch.arange(group.of, device=self.sentences.device) if group.tokens is None else group.tokens
+        at = self.is_counted[places].nonzero()[:, 0]
+        experts = torch.zeros_like(at) if group.experts is None else group.experts[at]
         weights = torch.ones_like(at, dtype=torch.float32) if group.weights is None else group.weights[at].float()
-        order = counts.argsort(stable=True)
-        blocks, begin = [], 0
-        for count, length in enumerate(torch.bincount(counts).tolist()):
-            if length:
-                of_length = order[begin : begin + length]
-                place = starts[of_length, None] + torch.arange(count, device=device)
-                of, row = pairs[of_length] // rows, pairs[of_length] % rows
-                routed = RoutedBlock(group.first, group.count, of, positions[place], weights[place])
-                block, where = group.coefficients[at[place]], (tokens[place] // width, tokens[place] % width)
-                blocks.append(CoefficientBlock(block, sentences[row], routed, self._candidates(block, where)))
-                begin += length
+        row, column = places[at] // len(self.positions), places[at] % len(self.positions)
+        return at, row, column, group.first + experts * group.coefficients.shape[-1], weights
+
+    def cut_experts(self, group: Group) -> list[CoefficientBlock]:
+        """The blocks of experts, rows by expert and sentence."""
+        at, row, column, firsts, weights = self.locate(group)
+        pairs, counts = torch.unique_consecutive(firsts * len(self.sentences) + row, return_counts=True)
+        starts, blocks = counts.cumsum(0) - counts, []
+        for count in counts.unique().tolist():
+            alike = (counts == count).nonzero()[:, 0]
+            each = starts[alike, None] + torch.arange(count, device=at.device)
+            blocks.append(
+                CoefficientBlock(
+                    group.coefficients[at[each]],
+                    self.sentences[pairs[alike] % len(self.sentences)],
+                    self.positions[column[each]],
+                    None if self.hidden is None else self.hidden[row[each], column[each]],
+                    pairs[alike] // len(self.sentences),
+                    weights[each],
+                )
+            )
         return blocks

@@ -4,14 +4,16 @@ A hash depends on the seed and the position alone, so the result does not depend
 text only positions with a low hash are looked at. Coefficients below zero are the firings of sign -1.
 """
 
-from dataclasses import dataclass
-from typing import Self
+from collections.abc import Sequence
+from typing import Any, Self
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from mnemoscope.kernels.choose import Best
-from mnemoscope.mining.text.triggers import NEVER, STORED, Survivors, Triggers
+from mnemoscope.mining.text.blocks import Places
+from mnemoscope.mining.text.measures import Measures, Rows
+from mnemoscope.mining.text.triggers import NEVER, RankedPrefixes
 from mnemoscope.models import Group
 
 DRAWN = 32
@@ -39,89 +41,75 @@ def choose_share(positions: int) -> int:
     return 1 << max(0, (positions // POSITIONS).bit_length() - 1)
 
 
-@dataclass(frozen=True)
-class DrawnPositions:
-    """Positions of a batch that are looked at, by rising hash; all `[place]`. Their coefficients are in these rows: of
-    a dense layer through the batch's columns, row by row; of experts in one group, with the first memory of each
-    expert and the router's weight.
-    """
+class RandomFirings(RankedPrefixes):
+    """The `DRAWN` firings of every feature, by hash, and how many it had in all, `firings [feature]`."""
 
-    row: Tensor
-    hash: Tensor
-    sentence: Tensor
-    position: Tensor
-    first: Tensor | None = None
-    weight: Tensor | None = None
-
-    @classmethod
-    def among(cls, rows: Tensor, sentences: Tensor, positions: Tensor, *, seed: int, one_in: int) -> Self:
-        hashes, order = hashes_of(sentences, positions, seed).sort()
-        order = order[hashes <= (1 << 64) // one_in - (1 << 63) - 1]
-        return cls(rows[order], hashes[: len(order)], sentences[order], positions[order].int())
-
-    def to(self, device: torch.device) -> "DrawnPositions":
-        return DrawnPositions(*(tensor.to(device) for tensor in (self.row, self.hash, self.sentence, self.position)))
-
-    def in_experts(self, group: Group) -> "DrawnPositions":
-        """Those that were routed to experts of this group."""
-        place_of = torch.full((group.of,), -1, device=self.row.device)
-        place_of[self.row] = torch.arange(len(self.row), device=self.row.device)
-        places = place_of if group.tokens is None else place_of[group.tokens]
-        row = (places >= 0).nonzero()[:, 0]
-        experts = torch.zeros_like(row) if group.experts is None else group.experts[row]
-        weight = torch.ones(len(row), device=row.device) if group.weights is None else group.weights[row]
-        first, at = group.first + experts * group.coefficients.shape[-1], places[row]
-        return DrawnPositions(row, self.hash[at], self.sentence[at], self.position[at], first, weight.float())
-
-
-class RandomFirings(Triggers):
-    """The `DRAWN` firings `[memory, rank]` of one sign, by hash, and how many each memory had."""
-
-    def __init__(self, memories: int, seed: int, *, weighted: bool = False, device: torch.device | str = "cpu") -> None:
-        super().__init__(memories, DRAWN, weighted=weighted, device=device)
+    def __init__(
+        self,
+        memories: int,
+        signs: Sequence[int],
+        seed: int,
+        *,
+        weighted: bool = False,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        super().__init__(memories, DRAWN, signs, weighted=weighted, device=device)
         self._seed = seed
-        self.firings = torch.zeros(memories, dtype=torch.int64, device=device)
-        self.raise_threshold()
+        self.firings = torch.zeros(len(self.sentence), dtype=torch.int64, device=device)
 
-    def draw(self, coefficients: Tensor, drawn: DrawnPositions, *, sign: int) -> Survivors:
-        """The firings among the drawn rows of `coefficients [row, memory]` that may be among the first, and the number
-        of all `[memory]`; changes nothing.
+    def find(self, group: Group, places: Places, *, one_in: int) -> tuple[list[Rows], Tensor]:
+        """The firings of a group that may be among the first, of those at one in so many positions, and the number of
+        all of these, `[feature]`.
         """
-        fires = (coefficients > 0 if sign > 0 else coefficients < 0)[drawn.row]
-        if drawn.first is None:
-            counts = fires.sum(0, dtype=torch.int32)
-            fires &= drawn.hash[:, None] < self.threshold
-            if int(fires.count_nonzero()) > 4 * self.sentence.numel():  # a dense start: the first of each are enough
-                fires &= fires.cumsum(0, dtype=torch.int32) <= DRAWN
+        at, row, column, first, weight = places.locate(group)
+        sentence, position = places.sentences[row], places.positions[column]
+        hashes = hashes_of(sentence, position, self._seed)
+        looked_at = hashes <= (1 << 64) // one_in - (1 << 63) - 1
+        if places.hidden is not None:
+            looked_at &= ~places.hidden[row, column]
+        drawn = looked_at.nonzero()[:, 0]
+        drawn = drawn[hashes[drawn].argsort()]
+        at, hashes, first, weight = at[drawn], hashes[drawn], first[drawn], weight[drawn]
+        sentence, position, width = sentence[drawn], position[drawn].to(torch.int32), group.coefficients.shape[-1]
+        found, firings = list[Rows](), torch.zeros_like(self.firings)
+        for sign, feature, threshold in self.by_sign():
+            fires = (group.coefficients > 0 if sign > 0 else group.coefficients < 0)[at]
+            if group.count == 1:
+                features = slice(feature + group.first, feature + group.first + width)
+                firings[features] = fires.sum(0, dtype=torch.int32)
+                fires &= hashes[:, None] < threshold[group.first : group.first + width]
+                if int(fires.count_nonzero()) > 4 * DRAWN * width:  # a dense start: the first of each are enough
+                    fires &= fires.cumsum(0, dtype=torch.int32) <= DRAWN
             row, column = fires.nonzero(as_tuple=True)
-            memory = column
-        else:
-            row, column = fires.nonzero(as_tuple=True)
-            memory = drawn.first[row] + column
-            counts = torch.bincount(memory, minlength=self.memories)
-            enters = drawn.hash[row] < self.threshold[memory]
-            row, column, memory = row[enters], column[enters], memory[enters]
-        magnitude = sign * coefficients[drawn.row[row], column].float()
-        weight = None if drawn.weight is None else drawn.weight[row]
-        return Survivors(memory, magnitude, drawn.sentence[row], drawn.position[row], weight, counts)
+            memory = first[row] + column
+            if group.count > 1:
+                firings[feature : feature + self.memories] = torch.bincount(memory, minlength=self.memories)
+                enters = hashes[row] < threshold[memory]
+                row, column, memory = row[enters], column[enters], memory[enters]
+            magnitude = (sign * group.coefficients[at[row], column]).float()
+            columns = (memory + feature, magnitude, sentence[row], position[row], weight[row])
+            found.append(columns[: 1 + len(self.names)])
+        return found, firings
 
-    def enqueue(self, candidates: Survivors | Best) -> None:
-        if isinstance(candidates, Survivors) and candidates.firings is not None:
-            self.firings += candidates.firings
-        super().enqueue(candidates)
+    def update(self, measures: Measures) -> None:
+        for drawn, firings in measures.firings:
+            self.firings += firings
+            for rows in drawn:
+                self.enqueue(rows)
 
-    def order_of(self, rows: Survivors) -> Tensor:
-        order = hashes_of(rows.sentence, rows.position, self._seed).argsort()
-        return order[rows.memory[order].argsort(stable=True)]
+    def merge(self, other: Self) -> None:
+        self.firings += other.firings
+        super().merge(other)
 
-    def raise_threshold(self) -> None:
-        last = hashes_of(self.sentence[:, -1], self.position[:, -1], self._seed)
-        self.threshold = last.masked_fill(self.sentence[:, -1] == NEVER, _LAST)
+    def order(self, rows: Rows) -> Tensor:
+        order = hashes_of(rows[2], rows[3], self._seed).argsort()
+        return order[rows[0][order].argsort(stable=True)]
 
-    def add_state(self, state: dict[str, Tensor]) -> None:
-        """Adds another state of the same memories."""
-        self.firings += state["firings"]
-        self.add(self._rows(tuple(state[name] for name in STORED if name in state)))
+    def threshold(self) -> Tensor:
+        sentence, position = self.sentence[:, -1], self.position[:, -1]
+        return hashes_of(sentence, position, self._seed).masked_fill(sentence == NEVER, _LAST)
 
-    def state(self) -> dict[str, Tensor]:
-        return {**super().state(), "firings": self.firings}
+    def columns(self) -> dict[str, NDArray[Any]]:
+        columns = super().columns()
+        features = columns["memory"] + self.memories * (columns["sign"] != self.signs[0])
+        return {**columns, "kept_firings": self.firings.cpu().numpy()[features]}

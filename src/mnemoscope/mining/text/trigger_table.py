@@ -3,7 +3,6 @@
 They depend on a finished accumulator and the named sentences alone, so interrupted, merged and single runs agree.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,13 @@ import numpy as np
 import polars as pl
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.foundation.reading import Reading
 from mnemoscope.mining.text.batches import Ints
 from mnemoscope.mining.text.random_firings import scramble
 from mnemoscope.mining.text.state import MiningState
+from mnemoscope.mining.text.triggers import RankedPrefixes
 from mnemoscope.runs.workers.worker import Worker
 
 
@@ -60,49 +59,20 @@ def sentences_of(worker: Worker) -> NamedSentences:
 
 def layer_triggers(state: MiningState, layer: int, sentences: NamedSentences, reading: Reading) -> pl.DataFrame:
     """The table `triggers` of one layer, sorted by memory, sign (+1 first), rank."""
-    rows = _ranked_rows({sign: state.triggers[layer, sign].state() for sign in state.shape.signs})
-    return _with_tokens(rows, sentences, reading).with_columns(prefix_group()).drop("prefix")
+    rows = _with_tokens(state.triggers[layer], sentences, reading)
+    return rows.with_columns(prefix_group()).drop("prefix")
 
 
 def layer_random(state: MiningState, layer: int, sentences: NamedSentences, reading: Reading) -> pl.DataFrame:
     """The table `random` of one layer, sorted likewise."""
-    states = {sign: state.random[layer, sign].state() for sign in state.shape.signs}
-    counts = [
-        pl.DataFrame(
-            {"memory": np.arange(len(each["firings"]), dtype=np.int32), "kept_firings": each["firings"].cpu().numpy()}
-        ).select(pl.lit(sign, pl.Int8).alias("sign"), pl.all())
-        for sign, each in states.items()
-    ]
-    rows = _with_tokens(_ranked_rows(states), sentences, reading).drop("prefix")
-    return rows.join(pl.concat(counts), on=["memory", "sign"], how="left", maintain_order="left")
+    return _with_tokens(state.random[layer], sentences, reading).drop("prefix")
 
 
-def _ranked_rows(states: Mapping[int, Mapping[str, Tensor]]) -> pl.DataFrame:
-    """The full places of the states of each sign, sorted."""
-    signs = []
-    for sign, state in states.items():
-        arrays = {name: tensor.cpu().numpy() for name, tensor in state.items()}
-        memory, rank = at = np.nonzero(arrays["sentence"] >= 0)
-        signs.append(
-            pl.DataFrame(
-                {
-                    "memory": memory.astype(np.int32),
-                    "sign": np.full(len(memory), sign, np.int8),
-                    "rank": rank.astype(np.int16),
-                    "coefficient": sign * arrays["magnitude"][at],
-                    "sentence": arrays["sentence"][at],
-                    "position": arrays["position"][at],
-                    **({"router_weight": arrays["weight"][at]} if "weight" in arrays else {}),
-                }
-            )
-        )
-    return pl.concat(signs).sort("memory", "sign", "rank", descending=[False, True, False])
-
-
-def _with_tokens(rows: pl.DataFrame, sentences: NamedSentences, reading: Reading) -> pl.DataFrame:
-    places = sentences.look_up(rows["sentence"].to_numpy(), rows["position"].to_numpy(), reading)
+def _with_tokens(ranking: RankedPrefixes, sentences: NamedSentences, reading: Reading) -> pl.DataFrame:
+    rows = ranking.columns()
+    places = sentences.look_up(rows["sentence"], rows["position"], reading)
     following = pl.when(pl.col("next_token") >= 0).then("next_token").cast(pl.Int32)
-    return rows.with_columns(pl.DataFrame(places)).with_columns(following)
+    return pl.DataFrame(rows | places).with_columns(following)
 
 
 def prefix_group() -> pl.Expr:

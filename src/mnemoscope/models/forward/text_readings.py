@@ -18,9 +18,8 @@ from torch import Tensor
 
 from mnemoscope.errors import MemoryIdError, ModelUnsupported, NotFinite, OptionError, PromptError
 from mnemoscope.foundation.memory_changes import At
-from mnemoscope.foundation.memory_names import MemoryId
+from mnemoscope.foundation.memory_names import MemoryId, NamedMemories
 from mnemoscope.foundation.options.chat_prompt import as_written, choose_position, first_position, own_tokens
-from mnemoscope.foundation.options.named_memories import NamedMemories
 from mnemoscope.foundation.origin import made_by
 from mnemoscope.models.forward.attention import find_attention, read_attention
 from mnemoscope.models.forward.batches import default_batch_tokens, pack, pad, sides

@@ -22,13 +22,10 @@ from typing import Any
 import vl_convert
 
 from mnemoscope.atlas import Atlas, open_atlas
-from mnemoscope.atlas.derived_manifest import check_replaceable, made_files, write_beside
-from mnemoscope.atlas.manifest import MANIFEST
-from mnemoscope.foundation.files import json_bytes
+from mnemoscope.atlas.derived_manifest import write_beside
 from mnemoscope.foundation.progress import Progress, report_to
-from mnemoscope.questions import QUESTIONS
 from mnemoscope.questions.answers import LoadedAnswers, load_answers
-from mnemoscope.show.export.folder import check_writable, is_beside, replacing_files
+from mnemoscope.show.export.folder import PAGE, MadeFolder
 from mnemoscope.show.figures.page_svg import grammar, number_parts, picture_files
 from mnemoscope.show.figures.routing import LayerRouting, routing, routing_chart
 from mnemoscope.show.figures.sections import drawn_figure
@@ -37,8 +34,6 @@ from mnemoscope.show.pages.page import Frame
 from mnemoscope.show.pages.report import report_page
 
 SIDE = "report"
-PAGE = "index.html"
-ENDINGS = ("svg", "png", "pdf")
 ROUTING = "routing"
 """The figure of a mixture of experts; it belongs to no question."""
 
@@ -66,11 +61,9 @@ def write_report(
         progress: True: a bar in a terminal or notebook; or a function of stage, done, total (or None) and note.
     """
     opened = atlas if isinstance(atlas, Atlas) else open_atlas(atlas)
-    directory = opened.path / SIDE if out is None else Path(out)
-    inside = is_beside(directory, opened.path, SIDE)
-    if not inside:
-        check_replaceable(directory, _is_report, "a report")
-    check_writable(directory)
+    folder = MadeFolder(opened.local(SIDE) if out is None else Path(out), opened.path, SIDE)
+    folder.check("a report")
+    inside = folder.is_inside
     with report_to(progress) as report:
         loaded = load_answers(opened, keep=inside, progress=report)
         opened = loaded.atlas
@@ -92,9 +85,11 @@ def write_report(
         loaded, specifications=specifications, drawings=drawings, vega=vega_script(), inside=inside, routed=routed
     )
     contents[PAGE] = page.encode()
-    _write(opened, directory, contents, inside=inside)
+    entries = {name: {"bytes": len(data), "sha256": sha256(data).hexdigest()} for name, data in contents.items()}
+    with write_beside(opened) if inside else nullcontext():
+        folder.replace(contents, entries, atlas=opened.manifest_hash)
     unanswered = {question: answer.missing for question, answer in loaded.answers.items() if answer.missing}
-    return Report(directory, tuple(sorted(contents)), loaded.made, unanswered)
+    return Report(folder.directory, tuple(sorted(contents)), loaded.made, unanswered)
 
 
 def render_page(
@@ -144,20 +139,3 @@ def vega_script() -> str:
     """Vega, Vega-Lite and vega-embed as one script for a page; defines `window.vegaEmbed`."""
     bundle: str = vl_convert.javascript_bundle(snippet="window.vegaEmbed = vegaEmbed;", vl_version=grammar())
     return bundle
-
-
-def _is_report(directory: Path) -> bool:
-    """Whether the folder's manifest is a report's; a page without it, or the manifest of a web app, is not."""
-    page = made_files(directory / MANIFEST).get(PAGE)
-    return isinstance(page, dict) and page.keys() == {"bytes", "sha256"}
-
-
-def _write(atlas: Atlas, directory: Path, contents: dict[str, bytes], *, inside: bool) -> None:
-    side = f"{SIDE}/" if inside else ""
-    entries = {
-        f"{side}{path}": {"bytes": len(data), "sha256": sha256(data).hexdigest()} for path, data in contents.items()
-    }
-    manifest = {MANIFEST: json_bytes({"atlas": atlas.manifest_hash, "files": entries})}
-    earlier = {f"figures/{question}.{ending}" for question in (*QUESTIONS, ROUTING) for ending in ENDINGS}
-    with write_beside(atlas) if inside else nullcontext(), replacing_files(directory) as write:
-        write(contents | manifest, earlier)

@@ -10,7 +10,7 @@ from typing import Any
 
 import altair as alt
 
-from mnemoscope.foundation.formatting import DASH
+from mnemoscope.foundation.formatting import DASH, Table
 from mnemoscope.questions.question import Answer, Row
 from mnemoscope.show.figures.colours import SOLID
 
@@ -72,13 +72,6 @@ class Cell:
 
 def cell(row: Row | None) -> Cell:
     return Cell(DASH) if row is None else Cell(row.text, row.interval)
-
-
-@dataclass(frozen=True)
-class Table:
-    caption: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
 
 
 @dataclass(frozen=True)

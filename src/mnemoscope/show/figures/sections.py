@@ -18,12 +18,12 @@ import polars as pl
 
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.schema import question_named
-from mnemoscope.foundation.formatting import DASH, format_interval, format_layers, format_value
+from mnemoscope.foundation.formatting import DASH, Table, format_interval, format_layers, format_value
 from mnemoscope.questions.answers import answers_with
 from mnemoscope.questions.question import LITERAL, Answer, Claim, Finding, Outcome, Row
 from mnemoscope.questions.registry import room_of
 from mnemoscope.questions.verdicts import NOTHING_FOUND, of_few_documents
-from mnemoscope.show.figures.chart import Cell, Data, Figure, Table, cell
+from mnemoscope.show.figures.chart import Cell, Data, Figure, cell
 from mnemoscope.show.figures.panels import specification
 
 
@@ -82,7 +82,10 @@ def section(question: str, answers: Mapping[str, Answer]) -> Data:
         "interval": answer.interval if figure.intervals else "",
         "judged": " and ".join({row["judged_by"]: 0 for row in answer.table.to_dicts() if row.get("judged_by")}),
         "comparison": tuple(map(asdict, compare_answer(answer, answers))),
-        "tables": () if answer.missing else tuple(map(asdict, _tables(answer, figure))),
+        "tables": [
+            {"caption": one.caption, "header": one.columns, "rows": [[*map(asdict, row)] for row in one.rows]}
+            for one in (() if answer.missing else _tables(answer, figure))
+        ],
     }
 
 
@@ -154,7 +157,7 @@ def _tables(answer: Answer, figure: Figure) -> tuple[Table, ...]:
     layers = [_by_layer(answer, group, caption or "by layer") for caption, group in groups.items() if group]
     rows = [row for name in totals if (row := answer.total(name)) is not None]
     lines = tuple((Cell(answer.label(row.name) + _place(row)), cell(row), Cell(f"{row.count:,}")) for row in rows)
-    over_all = [Table("over all layers", ("what", "value", "cases"), lines)] if totals else []
+    over_all = [Table(("what", "value", "cases"), lines, caption="over all layers")] if totals else []
     return (*layers, *figure.tables, *over_all)
 
 
@@ -168,7 +171,7 @@ def _by_layer(answer: Answer, names: list[str], caption: str) -> Table:
         counts = {row.count for row in rows if row is not None}
         cases = f"{counts.pop():,}" if len(counts) == 1 else "differ"
         lines.append((Cell("all" if layer is None else str(layer)), *(cell(row) for row in rows), Cell(cases)))
-    return Table(caption, ("layer", *(answer.label(name) for name in names), "cases"), tuple(lines))
+    return Table(("layer", *map(answer.label, names), "cases"), lines, caption=caption)
 
 
 def csv_link(table: pl.DataFrame) -> str:

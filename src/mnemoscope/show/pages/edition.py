@@ -6,7 +6,6 @@ edition if only answers or patterns are new.
 """
 
 import sys
-from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -18,6 +17,7 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.features import FEATURE_COLUMNS, IN_AND_OUT, in_and_out_columns, promoted_tokens
 from mnemoscope.atlas.files import manifests_of
 from mnemoscope.atlas.manifest import ANALYSES
+from mnemoscope.atlas.memory_document import MemoryDocument
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import AtlasBusy, AtlasDamaged
 from mnemoscope.foundation.cache import Cache
@@ -115,6 +115,12 @@ class Edition:
             raise AtlasDamaged(f"{self.atlas.path}: table {name} does not have one row for {where}")
         return entry
 
+    def document(self, memory: MemoryId) -> MemoryDocument:
+        """All that the atlas says of a memory."""
+        id = self.atlas[memory].id
+        read = {"value": [self.row("values", id)], "activity": [self.row("activity", id)]}
+        return MemoryDocument(self.atlas, id, patterns=self.patterns(id), **read)
+
     def in_and_out(self, layer: int) -> pl.DataFrame:
         """What each memory of a layer does to what it reads; no rows in an atlas without the table `roles`."""
         rows = pl.DataFrame(schema={"memory": pl.Int32, **dict.fromkeys(IN_AND_OUT, pl.Float32)})
@@ -146,14 +152,16 @@ class Edition:
         rows = self.read_current(("patterns", memory.layer), make)
         return rows.filter(pl.col("memory") == self.atlas.number(memory)).to_dicts()
 
-    def sharing(self, prefixes: Sequence[tuple[int, int]]) -> dict[MemoryId, int]:
-        """How many of these prefixes (sentence, position) are positive triggers of each memory."""
+    def sharing(self, prefixes: Sequence[tuple[int, int]], most: int) -> list[tuple[MemoryId, int]]:
+        """The memories with the most of these prefixes (sentence, position) as positive triggers, and how many."""
         keys = np.array([sentence * _SPAN + position for sentence, position in prefixes], dtype=np.int64)
         places, memories = self.mined.get("places", self._places)
         ends = zip(np.searchsorted(places, keys, "left"), np.searchsorted(places, keys, "right"), strict=True)
         pieces = [memories[first:last] for first, last in ends] or [memories[:0]]
-        counts = Counter(np.concatenate(pieces).tolist())
-        return {self.atlas.name(name // _SPAN, name % _SPAN): count for name, count in counts.items()}
+        names, counts = np.unique(np.concatenate(pieces), return_counts=True)
+        best = np.argsort(-counts, kind="stable")[:most]
+        pairs = zip(names[best].tolist(), counts[best].tolist(), strict=True)
+        return [(self.atlas.name(name // _SPAN, name % _SPAN), count) for name, count in pairs]
 
     def _places(self) -> tuple[np.ndarray, np.ndarray]:
         """The positive triggers of all layers, sorted: sentence and position as one number, the memory as another."""

@@ -7,21 +7,25 @@ from typing import Annotated
 import polars as pl
 from pydantic import Field
 
-from mnemoscope.atlas.features import STRONG, features_of, strongly_active
+from mnemoscope.atlas.features import STRONG, features_of
+from mnemoscope.atlas.memory_document import ENDS, MemoryDocument
 from mnemoscope.atlas.read import BEST_TRIGGERS
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import AtlasDamaged, MemoryIdError, OptionError
-from mnemoscope.foundation.memory_names import HISTOGRAM_EDGES, MemoryId
-from mnemoscope.foundation.near_duplicates import count_different
+from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.show.pages.edition import Data, Edition
 from mnemoscope.show.pages.model.trace import CHANGES, PROMPT, TOKENS, Change, Chat, TraceAddress
 from mnemoscope.show.pages.page import Address, Page, PageKind, PageNotFound
-from mnemoscope.show.pages.triggers import fold_groups, group_triggers, random_groups, random_view, triggers_view
+from mnemoscope.show.pages.triggers import group_triggers, random_groups, random_view, triggers_view
 
 NEIGHBOURS = 10
 READ = 8
+ACTIVITY = (
+    *("prefixes", "positive", "mean", "min", "max", "sampled", "std", *STRONG),
+    *("all_prefixes", "share", "bins"),
+)
 IMPORTANCE = ("prefixes", "direct", "attribution", "direct_among_20", "attribution_among_20")
-PATTERN = ("pattern", "kind", "description", "triggers", "lift", "log10_p")
+PATTERN = ("pattern", "kind", "description", "triggers", "lift", "log10_p", "different")
 
 
 MemoryName = Annotated[str, Field(max_length=100, description="A memory, such as L10.M222")]
@@ -55,15 +59,14 @@ def memory_page(edition: Edition, name: MemoryName, address: MemoryAddress = PLA
     wanted, pattern, changes = MemoryId.parse(name), address.pattern, address.changes
     people = edition.published(wanted)
     carried = TraceAddress(prompt=address.prompt, chat=address.chat, changes=changes, at=address.at)
-    patterns = edition.patterns(edition.atlas[wanted].id)
-    numbers = [one["pattern"] for one in patterns or []]
+    document = edition.document(wanted)
+    numbers = [one["pattern"] for one in document.patterns or ()]
     if pattern is not None and pattern not in numbers:
         has = f"{len(numbers)}, counted from 0" if numbers else "none"
         raise OptionError(f"pattern {pattern} is not one of {wanted}, which has {has}")
-    triggers = triggers_view(edition, wanted, patterns=patterns or [])
-    best = _best(triggers)
-    value, activity = edition.row("values", wanted), edition.row("activity", wanted)
-    importance, lenses = _importance(edition, wanted), edition.atlas[wanted].through_lenses()
+    triggers, value, importance = triggers_view(document), document.row("value"), document.row("importance")
+    assert value is not None
+    activity, best = document.activity, document.best
     known = edition.in_and_out(wanted.layer).filter(pl.col("memory") == edition.atlas.number(wanted))
     known = known.drop("memory").drop_nulls("cosine")
     data: Data = {
@@ -72,21 +75,17 @@ def memory_page(edition: Edition, name: MemoryName, address: MemoryAddress = PLA
         "previous": _beside(edition, wanted, -1),
         "next": _beside(edition, wanted, 1),
         "triggers": triggers,
-        "random": (drawn := random_view(edition, wanted)),
+        "random": (drawn := random_view(edition.atlas, wanted)),
         "labels": {"positive": edition.label(wanted), "negative": edition.label(wanted, -1)},
-        "value": _value(edition, value),
-        "readings": _readings(edition, lenses.get("readings"), tokens="top_tokens", rank="target_rank"),
-        "key_readings": _readings(edition, lenses.get("key_readings"), tokens="key_top_tokens", rank="trigger_rank"),
+        "value": _value(document, value),
+        "readings": _readings(document, "readings", tokens="top_tokens", rank="target_rank"),
+        "key_readings": _readings(document, "key_readings", tokens="key_top_tokens", rank="trigger_rank"),
         "follows": _follows(edition, value, triggers),
         "follows_negative": _count_followed(triggers, -1, value["bottom_tokens"][0]),
-        "activity": _activity(activity),
-        "importance": importance,
+        "activity": {name: activity[name] for name in ACTIVITY},
+        "importance": importance and {name: importance[name] for name in IMPORTANCE},
         "input_output": (in_and_out := next(iter(known.to_dicts()), None)),
-        "patterns": patterns
-        and [
-            {name: one[name] for name in PATTERN} | {"different": count_different(one["triggers"], best)}
-            for one in patterns
-        ],
+        "patterns": document.patterns and [{name: one[name] for name in PATTERN} for one in document.patterns],
         "best": {"triggers": len(best), "different": len({one["fold"] for one in best})},
         "pattern": pattern,
         "neighbours": {"value": _by_value(edition, wanted), "triggers": _by_triggers(edition, wanted, triggers)},
@@ -97,30 +96,29 @@ def memory_page(edition: Edition, name: MemoryName, address: MemoryAddress = PLA
 
     def extra() -> Data:
         carry = carried.query()
-        rows = {"values": value, "activity": activity, "importance": importance, "roles": in_and_out}
+        rows = {"values": value, "activity": document.row("activity"), "importance": importance, "roles": in_and_out}
         return {
-            "positive": fold_groups(group_triggers(triggers, 1, says=value["top_tokens"][0])),
-            "negative": fold_groups(group_triggers(triggers, -1, says=None)),
+            "positive": group_triggers(triggers, 1, says=value["top_tokens"][0]),
+            "negative": group_triggers(triggers, -1, says=None),
             "drawn": drawn
             and [one | {kind: random_groups(one[kind]) for kind in ("random", "middling")} for one in drawn],
             "coloured_examples": any(one["tokens"] for one in triggers),
             "bars": bars(data["activity"]),
             "numbers": {table: TABLES[table].numbers(row) for table, row in rows.items() if row},
             "carry": f"&{carry}" if carry else "",
-            "figure1": _figure1(edition, wanted, triggers),
+            "figure1": _figure1(document),
             "add": carried.with_change(f"{wanted}=0"),
         }
 
     return Page("memory.html", str(wanted), data, extra)
 
 
-def _figure1(edition: Edition, wanted: MemoryId, triggers: Sequence[Data]) -> str:
+def _figure1(document: MemoryDocument) -> str:
     """The trace's picture of the memory's layer at its best trigger; empty without one that the page can take."""
-    for best in triggers[:1]:
-        sentence = edition.atlas.sentences([best["sentence"]]).row(0, named=True)
-        text, short = sentence["text"], len(sentence["tokens"]) <= TOKENS and not sentence.get("source")
-        if short and 0 < len(text) <= PROMPT:
-            address = TraceAddress(prompt=text, layer=wanted.layer, position=best["position"])
+    for best in document.triggers[:1]:
+        (text,) = document.atlas.sentences([best["sentence"]], columns=["sentence", "text"])["text"]
+        if len(best["tokens"]) <= TOKENS and 0 < len(text) <= PROMPT:
+            address = TraceAddress(prompt=text, layer=document.memory.id.layer, position=best["position"])
             return f"{address.address()}#figure1"
     return ""
 
@@ -154,21 +152,16 @@ def _beside(edition: Edition, wanted: MemoryId, step: int) -> str | None:
     return str(atlas.name(layers[at], 0 if step > 0 else atlas.memories(layers[at]) - 1))
 
 
-def _value(edition: Edition, value: Data) -> Data:
+def _value(document: MemoryDocument, value: Data) -> Data:
     """Top and bottom tokens; the bottom tokens' probabilities are those under -v."""
-    vocabulary = edition.atlas.vocabulary
-    best, most = value["top_scores"][0], value["max_probability"]
-    linear = edition.atlas.manifest.model.head == "linear"
-
-    def tokens_at(end: str, sign: int) -> list[Data]:
-        return [
-            vocabulary.token(token)
-            | {"score": score, "probability": most * math.exp(sign * score - best) if sign == 1 or linear else None}
-            for token, score in zip(value[f"{end}_tokens"], value[f"{end}_scores"], strict=True)
+    vocabulary, shown = document.atlas.vocabulary, Data()
+    for end in ENDS:
+        shown[end] = [
+            vocabulary.token(token) | {"score": score, "probability": probability}
+            for token, score, probability in document.value_tokens(end)
         ]
-
     names = ("max_probability", "entropy", "value_norm", "key_norm", "up_norm", "working_logit", "working_probability")
-    features = [
+    shown["features"] = [
         {
             "sign": one.sign,
             "token": vocabulary.token(value[f"{one.end}_tokens"][0]),
@@ -178,15 +171,14 @@ def _value(edition: Edition, value: Data) -> Data:
         }
         for one in features_of(value)
     ]
-    shown = {"top": tokens_at("top", 1), "bottom": tokens_at("bottom", -1), "features": features}
     return shown | {name: value[name] for name in names}
 
 
-def _readings(edition: Edition, rows: pl.DataFrame | None, *, tokens: str, rank: str) -> list[Data]:
-    vocabulary = edition.atlas.vocabulary
+def _readings(document: MemoryDocument, table: str, *, tokens: str, rank: str) -> list[Data]:
+    vocabulary = document.atlas.vocabulary
     return [
         {"lens": row["lens"], rank: row[rank], "top": [vocabulary.token(token) for token in row[tokens][:READ]]}
-        for row in ([] if rows is None else rows.to_dicts())
+        for row in document.rows(table) or ()
     ]
 
 
@@ -203,41 +195,9 @@ def _follows(edition: Edition, value: Data, triggers: list[Data]) -> Data:
 
 def _count_followed(triggers: list[Data], sign: int, says: int) -> dict[str, int]:
     """How many of the best triggers of a sign are followed by the token `says`."""
-    best = _best(triggers, sign)
+    best = [one for one in triggers if one["sign"] == sign and one["rank"] < BEST_TRIGGERS]
     followed = sum(one["next"] is not None and one["next"]["token"] == says for one in best)
     return {"followed": followed, "best": len(best)}
-
-
-def _best(triggers: list[Data], sign: int = 1) -> list[Data]:
-    return [one for one in triggers if one["sign"] == sign and one["rank"] < BEST_TRIGGERS]
-
-
-def extreme(edition: Edition, memory: MemoryId) -> float:
-    """The size of the memory's largest coefficient in the mined text, of either sign."""
-    activity = edition.row("activity", memory)
-    return max(abs(float(activity["max"])), abs(float(activity["min"])))
-
-
-def _activity(activity: Data) -> Data:
-    edges = [None, *HISTOGRAM_EDGES, None]
-    bins = [
-        {"low": low, "high": high, "count": count}
-        for low, high, count in zip(edges, edges[1:], activity["histogram"], strict=False)
-    ]
-    names = ("prefixes", "positive", "mean", "min", "max", "sampled", "std")
-    share = activity["positive"] / activity["prefixes"] if activity["prefixes"] else None
-    every = activity.get("all_prefixes", activity["prefixes"])
-    strong = strongly_active(pl.DataFrame([activity], schema_overrides={"min": pl.Float64, "max": pl.Float64})).row(0)
-    numbers = {name: activity[name] for name in names} | dict(zip(STRONG, strong, strict=True))
-    return {**numbers, "all_prefixes": every, "share": share, "bins": bins}
-
-
-def _importance(edition: Edition, wanted: MemoryId) -> Data | None:
-    """The memory's row of the table; None without the table, or without validation prefixes."""
-    if not edition.atlas.has("importance", layer=wanted.layer) or edition.table("importance", wanted.layer).is_empty():
-        return None
-    row = edition.row("importance", wanted)
-    return {name: row[name] for name in IMPORTANCE}
 
 
 def bars(activity: Data) -> list[Data]:
@@ -270,10 +230,10 @@ def _by_triggers(edition: Edition, wanted: MemoryId, triggers: Sequence[Data]) -
     for trigger in triggers:
         if trigger["sign"] == 1:
             prefixes.setdefault(trigger["prefix_group"], (trigger["sentence"], trigger["position"]))
-    shared = edition.sharing(list(prefixes.values()))
-    shared.pop(wanted, None)
-    best = sorted(shared, key=lambda other: (-shared[other], other))[:NEIGHBOURS]
-    return [memory_token(edition, other) | {"shared": shared[other], "of": len(prefixes)} for other in best]
+    shared = [one for one in edition.sharing([*prefixes.values()], NEIGHBOURS + 1) if one[0] != wanted]
+    return [
+        memory_token(edition, other) | {"shared": count, "of": len(prefixes)} for other, count in shared[:NEIGHBOURS]
+    ]
 
 
 def memory_token(edition: Edition, memory: MemoryId) -> Data:

@@ -11,14 +11,15 @@ from markupsafe import Markup, escape
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.features import promoted_tokens
+from mnemoscope.atlas.memory_document import MemoryDocument
 from mnemoscope.foundation.formatting import format_value, show_token
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.patterns.labels import listed_labels
-from mnemoscope.show.pages.edition import Data, Edition
+from mnemoscope.show.pages.edition import Data
 from mnemoscope.show.pages.model.diff import DiffAddress, DiffView
 from mnemoscope.show.pages.model.trace import STREAMS, TraceAddress, TraceView, draw_effects
 from mnemoscope.show.pages.page import environment
-from mnemoscope.show.pages.triggers import fold_groups, group_triggers, triggers_view
+from mnemoscope.show.pages.triggers import group_triggers, triggers_view
 
 LISTED, PROMOTED, GUESSES = 8, 10, 5
 """Of a memory: examples shown at once, tokens that it promotes; of a trace's cell the guesses in its tooltip."""
@@ -33,9 +34,8 @@ _OWN = (
 
 def memory_html(atlas: Atlas, memory: MemoryId) -> str:
     """Its label, what it promotes, and its best triggers, in colour where the atlas has their tokens' coefficients."""
-    edition, mined = Edition(atlas), atlas.manifest.part is None
-    triggers = triggers_view(edition, memory, patterns=())
-    value = edition.row("values", memory) if mined else None
+    document = MemoryDocument(atlas, memory, patterns=None)
+    triggers, value = triggers_view(document), document.row("value")
     says = {1: value["top_tokens"][0], -1: None} if value else {1: None, -1: None}
     return _page(
         "memory",
@@ -43,7 +43,7 @@ def memory_html(atlas: Atlas, memory: MemoryId) -> str:
         model=atlas.manifest.model.spec,
         labels={sign: listed_labels(atlas, [(memory, sign)]).get((memory, sign)) for sign in says},
         promotes=value and [atlas.vocabulary.token(token) for token in promoted_tokens(value)[:PROMOTED]],
-        examples={sign: fold_groups(group_triggers(triggers, sign, says=token)) for sign, token in says.items()},
+        examples={sign: group_triggers(triggers, sign, says=token) for sign, token in says.items()},
         listed_at_once=LISTED,
         pattern=None,
         carry="",

@@ -8,14 +8,14 @@ from mnemoscope.atlas.manifest import RUN
 from mnemoscope.atlas.schema import THE_PAPERS
 from mnemoscope.atlas.tables import model_words
 from mnemoscope.foundation.files import read_object
-from mnemoscope.foundation.formatting import format_blocks
+from mnemoscope.foundation.formatting import format_blocks, show_text
 from mnemoscope.questions.answers import lacks_tables
 from mnemoscope.show.figures.examples import best_examples
 from mnemoscope.show.figures.summary import describe_mining, warnings
 from mnemoscope.show.pages.edition import Data, Edition
 from mnemoscope.show.pages.page import Page, PageKind
 from mnemoscope.show.pages.questions import answers_of, draw_small
-from mnemoscope.show.pages.triggers import group_triggers, triggers_view
+from mnemoscope.show.pages.triggers import place_view, shorten_start
 
 
 def overview_page(edition: Edition) -> Page:
@@ -80,17 +80,26 @@ def overview_words(edition: Edition, data: Data) -> Data:
 
 def striking_memories(edition: Edition) -> list[Data]:
     """The most striking memories; `example` is a trigger followed by the value's top token, if there is one."""
-    memories = []
-    for row in best_examples(edition.atlas).to_dicts():
-        memory = edition.atlas.name(row["layer"], row["memory"])
+    memories, atlas = [], edition.atlas
+    for row in best_examples(atlas).to_dicts():
+        memory = atlas.name(row["layer"], row["memory"])
         says = row["top_token"]
-        (shown,) = group_triggers(triggers_view(edition, memory, patterns=(), foretold=says), 1, says=says)
+        triggers = atlas.best_triggers(row["layer"], None, memories=[row["memory"]]).sort("rank").to_dicts()
+        followed = [one for one in triggers if one["next_token"] == says]
+        best = min(followed or triggers[:1], key=lambda one: (one["prefix_group"], one["rank"]))
+        (tokens,) = atlas.sentences([best["sentence"]], columns=["sentence", "tokens"])["tokens"].to_list()
+        shown = place_view(atlas, best | {"tokens": tokens})
         memories.append(
             {
                 "memory": str(memory),
-                "says": edition.atlas.vocabulary.token(says),
+                "says": atlas.vocabulary.token(says),
                 **{name: row[name] for name in ("agreement", "max_probability", "working_probability", "prefixes")},
-                "example": {name: shown[name] for name in ("short_before", "token", "next", "foretold")},
+                "example": {
+                    "short_before": shorten_start(show_text(shown["before"])),
+                    "token": shown["token"],
+                    "next": shown["next"],
+                    "foretold": bool(followed),
+                },
             }
         )
     return memories

@@ -24,7 +24,7 @@ from mnemoscope.show.pages.overview import striking_memories
 from mnemoscope.show.pages.page import Page
 from mnemoscope.show.pages.questions import answers_of, question_view
 from mnemoscope.show.pages.routing import routing_views
-from mnemoscope.show.pages.triggers import fold_groups, group_triggers, shorten_start, triggers_view
+from mnemoscope.show.pages.triggers import group_triggers, shorten_start, triggers_view
 
 Facts = list[tuple[str, str]]
 
@@ -57,11 +57,12 @@ def read_memories(edition: Edition) -> list[Data]:
     views = []
     for striking in striking_memories(edition):
         memory = MemoryId.parse(striking["memory"])
-        top = edition.row("values", memory)["top_tokens"][:6]
-        triggers = fold_groups(group_triggers(triggers_view(edition, memory, patterns=()), 1, says=top[0]))
+        document = edition.document(memory)
+        top = [token for token, *_ in document.value_tokens("top")[:6]]
+        triggers = group_triggers(triggers_view(document), 1, says=top[0])
         about = {
             "triggers": triggers[:8],
-            "patterns": (edition.patterns(memory) or [])[:5],
+            "patterns": (document.patterns or [])[:5],
             "tokens": [edition.atlas.vocabulary.token(token) for token in top],
         }
         views.append(striking | about)

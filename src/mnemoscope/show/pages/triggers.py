@@ -7,11 +7,14 @@ from itertools import accumulate
 
 import polars as pl
 
+from mnemoscope.atlas import Atlas
+from mnemoscope.atlas.memory_document import MemoryDocument
+from mnemoscope.atlas.read import with_texts
 from mnemoscope.errors import AtlasDamaged
 from mnemoscope.foundation.formatting import show_text, show_texts
 from mnemoscope.foundation.memory_names import MemoryId
-from mnemoscope.foundation.near_duplicates import fold_triggers
-from mnemoscope.show.pages.edition import Data, Edition
+from mnemoscope.foundation.near_duplicates import group_folds
+from mnemoscope.show.pages.edition import Data
 
 BEFORE, AFTER = 160, 100
 """Characters shown of a long sentence on either side of the trigger token."""
@@ -22,55 +25,29 @@ SHADES = 9
 """The deepest shade of a token, for a coefficient as large as the memory's strongest."""
 
 
-def triggers_view(
-    edition: Edition, wanted: MemoryId, *, patterns: Sequence[Data], foretold: int | None = None
-) -> list[Data]:
-    """Every trigger of both signs, positive ones first, each by rank, with the numbers of the `patterns` that explain
-    it, the rank of the first of its near-duplicates (`fold`), and the coefficients of its sentence's tokens where the
-    atlas has them (`tokens`). With `foretold`, only the best positive one that this token follows, or the first.
+def triggers_view(document: MemoryDocument) -> list[Data]:
+    """Every trigger of both signs, positive ones first, each by rank, with the numbers of the patterns that explain it,
+    the rank of the first of its near-duplicates (`fold`), and the coefficients of its sentence's tokens where the atlas
+    has them (`tokens`).
     """
-    atlas = edition.atlas
-    table = atlas.rows_where("triggers", wanted.layer, column="memory", ids=[atlas.number(wanted)])
-    rows = table.sort(-pl.col("sign").cast(pl.Int32), "rank").to_dicts()
-    if foretold is not None:
-        followed = (row for row in rows if row["sign"] == 1 and row["next_token"] == foretold)
-        rows = sorted(followed, key=lambda row: (row["prefix_group"], row["rank"]))[:1] or rows[:1]
-    explained = _pattern_numbers(rows, patterns)
-    if not rows:
-        return []
-    sentences = dict(atlas.sentences([row["sentence"] for row in rows], columns=["sentence", "tokens"]).iter_rows())
-    vocabulary = atlas.vocabulary
-    prefixes = [sentences[row["sentence"]][: row["position"] + 1] for row in rows]
-    folds = fold_triggers([row["sign"] for row in rows], [row["rank"] for row in rows], prefixes)
-    coefficients = token_coefficients(edition, wanted) if foretold is None else {}
-    views = []
-    for row, fold in zip(rows, folds, strict=True):
-        tokens = sentences[row["sentence"]]
-        if (activations := coefficients.get((row["sign"], row["rank"]))) and len(activations) != len(tokens):
-            raise AtlasDamaged(f"{atlas.path}: token_activations of {wanted} do not fit sentence {row['sentence']}")
+    atlas, memory, explained = document.atlas, document.memory.id, _pattern_numbers(document)
+    coefficients, views = token_coefficients(atlas, memory), []
+    for row in document.triggers:
+        activations = coefficients.get((row["sign"], row["rank"]))
+        if activations and len(activations) != len(row["tokens"]):
+            raise AtlasDamaged(f"{atlas.path}: token_activations of {memory} do not fit sentence {row['sentence']}")
         numbers = explained.get(row["prefix_group"], []) if row["sign"] == 1 else []
-        views.append(
-            _place_view(edition, wanted, row, tokens)
-            | {
-                "prefix_group": row["prefix_group"],
-                "patterns": numbers,
-                "fold": fold,
-                "tokens": None
-                if activations is None
-                else [
-                    {"text": text, "coefficient": coefficient}
-                    for text, coefficient in zip(vocabulary.split_text(tokens), activations, strict=True)
-                ],
-            }
-        )
+        shown = {"prefix_group": row["prefix_group"], "patterns": numbers, "fold": row["fold"], "tokens": None}
+        if activations is not None:
+            pieces = zip(atlas.vocabulary.split_text(row["tokens"]), activations, strict=True)
+            shown["tokens"] = [{"text": text, "coefficient": coefficient} for text, coefficient in pieces]
+        views.append(place_view(atlas, row) | shown)
     return views
 
 
-def _place_view(edition: Edition, wanted: MemoryId, row: Data, tokens: Sequence[int]) -> Data:
+def place_view(atlas: Atlas, row: Data) -> Data:
     """What a row of `triggers` or `random` says, with the texts around its token."""
-    position, following, vocabulary = row["position"], row["next_token"], edition.atlas.vocabulary
-    if position >= len(tokens):
-        raise AtlasDamaged(f"{edition.atlas.path}: {wanted} names position {position} of sentence {row['sentence']}")
+    tokens, position, following, vocabulary = row["tokens"], row["position"], row["next_token"], atlas.vocabulary
     return {name: row[name] for name in ("sign", "rank", "coefficient", "sentence", "position")} | {
         "before": vocabulary.text(tokens[:position]).rstrip("\ufffd"),
         "token": vocabulary.token(row["token"]),
@@ -79,31 +56,24 @@ def _place_view(edition: Edition, wanted: MemoryId, row: Data, tokens: Sequence[
     }
 
 
-def random_view(edition: Edition, wanted: MemoryId) -> list[Data] | None:
+def random_view(atlas: Atlas, memory: MemoryId) -> list[Data] | None:
     """Of each sign that fires some firings drawn at random: the first ones (`random`), those nearest the median
     coefficient of all drawn (`middling`), that `median`, and how many firings were looked at; None without the table.
     """
-    if not edition.atlas.has("random", layer=wanted.layer):
+    if not atlas.has("random", layer=memory.layer):
         return None
-    table = edition.atlas.rows_where("random", wanted.layer, column="memory", ids=[edition.atlas.number(wanted)])
+    table = atlas.rows_where("random", memory.layer, column="memory", ids=[atlas.number(memory)]).sort("rank")
     views = []
     for sign in (1, -1):
-        drawn = table.filter(pl.col("sign") == sign).sort("rank")
+        drawn = table.filter(pl.col("sign") == sign)
         if drawn.is_empty():
             continue
         middle = pl.col("coefficient").median()
-        examples = {
-            "random": drawn.head(DRAWN),
-            "middling": drawn.sort((pl.col("coefficient") - middle).abs(), "rank").head(DRAWN),
-        }
-        named = pl.concat(examples.values())["sentence"].to_list()
-        tokens = dict(edition.atlas.sentences(named, columns=["sentence", "tokens"]).iter_rows())
-        shown = {
-            name: [_place_view(edition, wanted, row, tokens[row["sentence"]]) for row in rows.to_dicts()]
-            for name, rows in examples.items()
-        }
+        first, middling = drawn.head(DRAWN), drawn.sort((pl.col("coefficient") - middle).abs(), "rank").head(DRAWN)
+        rows = with_texts(atlas, pl.concat([first, middling]), sentences="tokens").to_dicts()
+        shown = [place_view(atlas, row) for row in rows]
         facts = {"drawn": len(drawn), "kept_firings": drawn["kept_firings"][0], "median": drawn.select(middle).item()}
-        views.append({"sign": sign, **facts, **shown})
+        views.append({"sign": sign, **facts, "random": shown[: len(first)], "middling": shown[len(first) :]})
     return views
 
 
@@ -112,32 +82,24 @@ def random_groups(examples: Sequence[Data]) -> list[Data]:
     return [_group([{**one, "patterns": [], "tokens": None}], None, 0.0) for one in examples]
 
 
-def _pattern_numbers(rows: Sequence[Data], patterns: Sequence[Data]) -> dict[int, list[int]]:
+def _pattern_numbers(document: MemoryDocument) -> dict[int, list[int]]:
     """Prefix group -> the numbers of the patterns that contain any of its ranks."""
-    groups = {row["rank"]: row["prefix_group"] for row in rows if row["sign"] == 1}
+    groups = {row["rank"]: row["prefix_group"] for row in document.triggers if row["sign"] == 1}
     numbers: dict[int, list[int]] = {}
-    for pattern in patterns:
+    for pattern in document.patterns or ():
         for group in dict.fromkeys(groups[rank] for rank in pattern["triggers"] if rank in groups):
             numbers.setdefault(group, []).append(pattern["pattern"])
     return numbers
 
 
 def group_triggers(triggers: Sequence[Data], sign: int, *, says: int | None) -> list[Data]:
-    """The triggers of one sign, equal prefixes once: of these the first that is followed by the token `says`."""
-    groups: dict[int, list[Data]] = {}
-    for trigger in triggers:
-        if trigger["sign"] == sign:
-            groups.setdefault(trigger["prefix_group"], []).append(trigger)
-    peak = max((abs(members[0]["coefficient"]) for members in groups.values()), default=0.0)
-    return [_group(members, says, peak) for members in groups.values()]
-
-
-def fold_groups(groups: Sequence[Data]) -> list[Data]:
-    """The groups without near-duplicates of better ones, which are `similar` to these."""
-    folds: dict[int, list[Data]] = {}
-    for group in groups:
-        folds.setdefault(group["fold"], []).append(group)
-    return [{**first, "similar": others} for first, *others in folds.values()]
+    """The triggers of one sign, near-duplicates as `similar` to the best of them, equal prefixes once: of these the
+    first that is followed by the token `says`.
+    """
+    folds = group_folds(triggers, sign)
+    peak = max((abs(members[0]["coefficient"]) for fold in folds for members in fold), default=0.0)
+    groups = ([_group(members, says, peak) for members in fold] for fold in folds)
+    return [{**first, "similar": others} for first, *others in groups]
 
 
 def _group(members: list[Data], says: int | None, peak: float) -> Data:
@@ -203,12 +165,11 @@ def _shorten_end(text: str) -> str:
     return (rest if space and len(last) < 20 else text[:AFTER]) + CUT
 
 
-def token_coefficients(edition: Edition, memory: MemoryId) -> dict[tuple[int, int], list[float]]:
+def token_coefficients(atlas: Atlas, memory: MemoryId) -> dict[tuple[int, int], list[float]]:
     """The coefficients at every token of the best triggers' sentences by sign and rank; none without the table."""
-    if not edition.atlas.has("token_activations", layer=memory.layer):
+    if not atlas.has("token_activations", layer=memory.layer):
         return {}
-    ids = [edition.atlas.number(memory)]
-    table = edition.atlas.rows_where("token_activations", memory.layer, column="memory", ids=ids)
+    table = atlas.rows_where("token_activations", memory.layer, column="memory", ids=[atlas.number(memory)])
     return {
         (sign, rank): [float(f"{scale * share:.4g}") for share in shares]
         for sign, rank, scale, shares in table.select("sign", "rank", "scale", "coefficients").iter_rows()

@@ -15,7 +15,7 @@ from mnemoscope.atlas.tables import model_words
 from mnemoscope.errors import InterventionError, MnemoscopeError, ModelUnsupported, NotFinite, PromptError
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.show.pages.edition import Data, Edition
-from mnemoscope.show.pages.memory import TrialAddress, extreme
+from mnemoscope.show.pages.memory import TrialAddress
 from mnemoscope.show.pages.model.audit import MOST, NEIGHBOURS, AuditAddress, AuditView
 from mnemoscope.show.pages.model.diff import DiffAddress, DiffView
 from mnemoscope.show.pages.model.trace import (
@@ -129,7 +129,8 @@ def try_text(site: OneSite, worker: OneWorker, name: OneMemory, wanted: Annotate
         tokens = try_memory(worker, memory, wanted.text)
     except PromptError as problem:
         return problem_page("try.html", title, problem, data | extra)
-    extra["coloured_tokens"] = colour_tokens(tokens, extreme(site.edition(), memory))
+    activity = site.edition().document(memory).activity
+    extra["coloured_tokens"] = colour_tokens(tokens, max(abs(activity["max"]), abs(activity["min"])))
     return Page("try.html", title, data | {"tokens": tokens}, lambda: extra)
 
 

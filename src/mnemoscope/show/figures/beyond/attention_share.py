@@ -1,8 +1,9 @@
 """B1: attention beside the memories (beyond the paper; its Figure 11 for the other key-value memory)."""
 
+from mnemoscope.foundation.formatting import Table
 from mnemoscope.questions.answer_builder import complement
 from mnemoscope.questions.question import Answer
-from mnemoscope.show.figures.chart import Cell, Figure, Series, Table, cell, over_all
+from mnemoscope.show.figures.chart import Cell, Figure, Series, cell, over_all
 from mnemoscope.show.figures.colours import BLUE, DASHED, GREEN, GREY, ORANGE, PURPLE
 from mnemoscope.show.figures.panels import lines, stack_shares
 
@@ -107,4 +108,4 @@ def _whole(answer: Answer) -> Table:
         for part in WHOLE
     )
     header = ("part", "of the logit above the mean", "given to another's token", "of the logit as it is")
-    return Table("The final token's logit in parts, over all prefixes", header, rows)
+    return Table(header, rows, caption="The final token's logit in parts, over all prefixes")

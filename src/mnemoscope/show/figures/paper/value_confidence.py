@@ -2,7 +2,7 @@
 
 import altair as alt
 
-from mnemoscope.foundation.formatting import DASH, format_value, number
+from mnemoscope.foundation.formatting import DASH, Table, format_value, number
 from mnemoscope.questions.paper.value_confidence import DECILES, WORKING_DECILES
 from mnemoscope.questions.question import LITERAL, Answer, Row
 from mnemoscope.show.figures.chart import (
@@ -12,7 +12,6 @@ from mnemoscope.show.figures.chart import (
     Figure,
     Panel,
     Series,
-    Table,
     cell,
     chart,
     record,
@@ -73,7 +72,7 @@ def _table(caption: str, deciles: list[Row]) -> Table:
     for tenth, row in enumerate(deciles, 1):
         norm = Cell(format_value(row.own.get("value_norm"), "number"))
         rows.append((Cell(str(tenth)), Cell(_probabilities(row)), cell(row), norm, Cell(f"{row.count:,}")))
-    return Table(caption, header, tuple(rows))
+    return Table(header, rows, caption=caption)
 
 
 def _bars(deciles: list[Row], name: str, what: str) -> Panel:

@@ -1,0 +1,109 @@
+"""Everything that an atlas says of one memory, made once: for `show`, its JSON, the page, and what is exported.
+
+A table's rows are read when they are first asked for. What follows from them for people (what a pattern explains, how
+active the memory is, the probabilities of its tokens) is made here, and only written elsewhere.
+"""
+
+import math
+from contextlib import suppress
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Literal, final
+
+import polars as pl
+
+from mnemoscope.atlas.experts import as_stored
+from mnemoscope.atlas.features import STRONG, strongly_active
+from mnemoscope.atlas.read import BEST_TRIGGERS, Atlas, with_texts
+from mnemoscope.errors import AtlasUnfinished
+from mnemoscope.foundation.memory_names import HISTOGRAM_EDGES, MemoryId
+from mnemoscope.foundation.near_duplicates import count_different
+
+Row = dict[str, Any]
+End = Literal["top", "bottom"]
+ENDS: tuple[End, ...] = ("top", "bottom")
+_OF_PARTS = ("activity",)
+_TABLES = (
+    *(*_OF_PARTS, "value", "neighbours", "patterns", "labels", "importance", "token_activations"),
+    *("readings", "key_readings"),
+)
+"""What there may be beside triggers, in the order of the document; a memory reads each by the method of its name."""
+_SINGLE = ("activity", "value", "importance")
+
+
+@final
+class MemoryDocument:
+    """The rows of one memory; `read` are those that were read before. Raises MemoryIdError, and what reading raises."""
+
+    def __init__(self, atlas: Atlas, id: MemoryId, **read: list[Row] | None) -> None:
+        self.atlas, self.memory = atlas, atlas[id]
+        self._read = read
+
+    def rows(self, table: str) -> list[Row] | None:
+        """The rows of a table, with texts of tokens; None where the atlas does not have it."""
+        if table not in self._read:
+            self._read[table] = None
+            if self.atlas.manifest.part is None or table in _OF_PARTS:
+                with suppress(AtlasUnfinished):
+                    self._read[table] = getattr(self.memory, table)().to_dicts()
+        return self._read[table]
+
+    def row(self, table: str) -> Row | None:
+        """The only row of a table; None without one."""
+        return next(iter(self.rows(table) or ()), None)
+
+    @cached_property
+    def triggers(self) -> list[Row]:
+        """Those of both signs, positive ones first, each with the `tokens` of its sentence."""
+        atlas, id = self.atlas, self.memory.id
+        rows = atlas.rows_where("triggers", id.layer, column="memory", ids=[atlas.number(id)])
+        rows = with_texts(atlas, as_stored(rows, atlas.numberings, id.layer), sentences="tokens")
+        return sorted(rows.to_dicts(), key=lambda row: (-row["sign"], row["rank"]))
+
+    @property
+    def best(self) -> list[Row]:
+        """The triggers in which patterns are sought."""
+        return [row for row in self.triggers if row["sign"] == 1 and row["rank"] < BEST_TRIGGERS]
+
+    @cached_property
+    def patterns(self) -> list[Row] | None:
+        """Its patterns, with how many `different` ones of the best triggers each explains."""
+        rows = self.rows("patterns")
+        return rows and [row | {"different": count_different(row["triggers"], self.best)} for row in rows]
+
+    @cached_property
+    def activity(self) -> Row:
+        """Its row, with the `share` of prefixes that fires it, how often either feature is strongly active, and the
+        `bins` of the histogram, from `low` to `high` (None: without end).
+        """
+        row = self.row("activity")
+        assert row is not None
+        ends = zip(pairwise([None, *HISTOGRAM_EDGES, None]), row["histogram"], strict=True)
+        strong = strongly_active(pl.DataFrame([row], schema_overrides={"min": pl.Float64, "max": pl.Float64})).row(0)
+        return {
+            **row,
+            **dict(zip(STRONG, strong, strict=True)),
+            "all_prefixes": row.get("all_prefixes", row["prefixes"]),
+            "share": row["positive"] / row["prefixes"] if row["prefixes"] else None,
+            "bins": [{"low": low, "high": high, "count": count} for (low, high), count in ends],
+        }
+
+    def value_tokens(self, end: End) -> list[tuple[int, float, float | None]]:
+        """The value's top or bottom tokens, each with its score and its probability at coefficient 1 or, of a bottom
+        one, under the negated value, which only a linear head knows.
+        """
+        value = self.row("value")
+        assert value is not None
+        best, most, sign = value["top_scores"][0], value["max_probability"], 1 if end == "top" else -1
+        is_known = sign == 1 or self.atlas.manifest.model.head == "linear"
+        return [
+            (token, score, most * math.exp(sign * score - best) if is_known else None)
+            for token, score in zip(value[f"{end}_tokens"], value[f"{end}_scores"], strict=True)
+        ]
+
+    def to_dict(self) -> Row:
+        """The document of `show --json`."""
+        tables = {"triggers": self.memory.triggers(None).to_dicts()}
+        tables |= {name: rows for name in _TABLES if (rows := self.rows(name)) is not None}
+        lists = {name: next(iter(rows), None) if name in _SINGLE else rows for name, rows in tables.items()}
+        return {"memory": str(self.memory.id), **lists}
