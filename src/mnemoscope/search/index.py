@@ -5,7 +5,6 @@ the other waits. If the atlas is read-only, the index is in a temporary folder.
 """
 
 import errno
-import os
 import shutil
 import sqlite3
 import tempfile
