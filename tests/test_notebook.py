@@ -19,7 +19,7 @@ from mnemoscope.errors import OptionError
 from mnemoscope.foundation.progress import NOTE, WORKER, report_loading, report_to, reporting_late, worker_note
 from mnemoscope.models.opening.handmade.models import PLANTED_SENTENCES
 from mnemoscope.questions import QUESTIONS
-from mnemoscope.questions.answers import lacks_tables
+from mnemoscope.questions.answers import lacking_table
 from web.served import client
 from web.test_examples_in_colour import coloured_atlas, lit
 
@@ -261,7 +261,7 @@ def quick_timer(timer: Any, _: float, function: Any) -> Any:
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_a_chart_holds_the_answer(atlas: ms.Atlas, question: str) -> None:
     """Every number of the chart's data is one of the answer's; nothing is written into the atlas."""
-    if lacks_tables(atlas, question):
+    if lacking_table(atlas, question):
         pytest.skip("its table is not made by mining")
     before = sorted(atlas.path.rglob("*"))
     found = ms.answer(atlas, question)

@@ -20,7 +20,7 @@ from mnemoscope.questions.answers import (
     LoadedAnswers,
     all_are_current,
     answers_with,
-    lacks_tables,
+    lacking_table,
     load_answers,
     outdated_by_patterns,
     stored_answers,
@@ -93,7 +93,7 @@ def test_what_is_missing_is_made_once_and_what_cannot_be_says_why(tmp_path: Path
 
 def test_optional_questions_are_answered_where_their_tables_are(tmp_path: Path) -> None:
     atlas = built(tmp_path, attention=True, **OPTIONAL)
-    assert not any(lacks_tables(atlas, question) for question in QUESTIONS)
+    assert not any(lacking_table(atlas, question) for question in QUESTIONS)
     found = load_answers(atlas)
     assert found.made == QUESTIONS
     assert [question for question, answer in found.answers.items() if answer.missing] == ["memorised"]
@@ -105,7 +105,7 @@ def test_an_optional_question_lacks_its_own_table_alone(table: str, tmp_path: Pa
     given = {"attention": True, **OPTIONAL}
     atlas = built(tmp_path, **{**given, table: {"attention": False, "lenses": ()}.get(table)})
     questions = {"attention": ["attention_share"], "roles": ["key_agreement", "input_output"]}.get(table, [table])
-    assert [one for one in QUESTIONS if lacks_tables(atlas, one)] == questions
+    assert [one for one in QUESTIONS if lacking_table(atlas, one)] == questions
 
 
 def test_an_answer_that_was_changed_is_made_again(tmp_path: Path) -> None:

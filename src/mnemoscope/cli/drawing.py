@@ -85,7 +85,11 @@ def print_table(console: Console, table: Table, *, wrap: bool = False) -> None:
             if sum(least) + _PADDING * (len(least) - 1) <= console.width:
                 break
         else:
-            _print_lists(console, table)
+            for row in table.rows:
+                for name, cell in zip(table.names, row, strict=True):
+                    if str(cell):
+                        console.print(Text.assemble((f"{name}: " if name else "", "dim"), cell, overflow="fold"))
+                console.print()
             return
         names = [
             name[:1] * (name[:1] == ">") + "\n".join(wrap_text(name.removeprefix(">"), size)) if kept else name
@@ -104,14 +108,6 @@ def _rich_table(columns: Sequence[str], table: Table, *, foldable: Sequence[bool
     for row in table.rows:
         drawn.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
     return drawn
-
-
-def _print_lists(console: Console, table: Table) -> None:
-    for row in table.rows:
-        for name, cell in zip(table.names, row, strict=True):
-            if str(cell):
-                console.print(Text.assemble((f"{name}: " if name else "", "dim"), cell, overflow="fold"))
-        console.print()
 
 
 def draw_memory(document: "MemoryDocument", *, limit: int) -> None:

@@ -126,7 +126,7 @@ def read_only_answers(atlas: Atlas, questions: Sequence[str], *, anew: bool = Fa
     refuse_part(atlas)
     stored = _read_answers(atlas)
     lacking = [question for question in questions if anew or not _is_current(atlas, question, stored[question])]
-    if made := [question for question in lacking if not lacks_tables(atlas, question)]:
+    if made := [question for question in lacking if not lacking_table(atlas, question)]:
         raise StoreFailed(
             f"{atlas.path} cannot be written, so no answer to {made[0]} can be stored; read all answers with"
             f" `mnemoscope report {shlex.quote(str(atlas.path))} --out DIR`"
@@ -177,7 +177,7 @@ def load_answers(atlas: Atlas, *, keep: bool = True, progress: Progress = ignore
     (read-only folder) is still returned.
     """
     stored = _read_answers(atlas)
-    without = [question for question in stored if lacks_tables(atlas, question)]
+    without = [question for question in stored if lacking_table(atlas, question)]
     outdated = [question for question, files in stored.items() if not _is_current(atlas, question, files)]
     lacking = [question for question in outdated if question not in without]
     try:
@@ -208,7 +208,7 @@ def stored_answers(atlas: Atlas) -> dict[str, Answer]:
     answers = {}
     for question, files in _read_answers(atlas).items():
         remedy = f"make it with `mnemoscope analyze {shlex.quote(str(atlas.path))}`"
-        if lacking := _lacking_table(atlas, question):
+        if lacking := lacking_table(atlas, question):
             remedy = f"make its table {lacking} with {rebuild_command(atlas.path, lacking, atlas.manifest)}"
         answers[question] = _answer(atlas, question, files, remedy)
     return answers
@@ -225,16 +225,13 @@ def answers_with(atlas: Atlas, question: str) -> dict[str, Answer]:
 def all_are_current(atlas: Atlas) -> bool:
     """Whether every possible answer is stored and counts the present judgements."""
     return all(
-        _is_current(atlas, question, files) or lacks_tables(atlas, question)
+        _is_current(atlas, question, files) or lacking_table(atlas, question)
         for question, files in _read_answers(atlas).items()
     )
 
 
-def lacks_tables(atlas: Atlas, question: str) -> bool:
-    return _lacking_table(atlas, question) is not None
-
-
-def _lacking_table(atlas: Atlas, question: str) -> str | None:
+def lacking_table(atlas: Atlas, question: str) -> str | None:
+    """A table that the question needs and the atlas lacks; None if it has them all."""
     for name in load_question(question).may_lack:
         layer = atlas.layers[0] if TABLES[name].numbered else None
         if is_switched_off(atlas, name) or not atlas.has(name, layer=layer):

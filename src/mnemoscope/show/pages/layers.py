@@ -166,8 +166,13 @@ def _rows(edition: Edition, layer: int) -> pl.DataFrame:
         bottom_token=pl.col("bottom_tokens").list.first(),
     )
     rows = activity.join(values, on="memory", how="full", coalesce=True)
-    more = (_kinds(edition, layer), _labels(edition, layer), _importance(edition, layer), edition.in_and_out(layer))
-    for table in more:
+    labels, importance = edition.labels(layer), pl.DataFrame(schema={"memory": pl.Int32, "attribution": pl.Float32})
+    above, below = (labels.filter(sign=sign).select("memory", "label") for sign in (1, -1))
+    below = below.select("memory", label_negative="label", kind_negative=kind_below_zero(pl.col("label")))
+    if atlas.has("importance", layer=layer):
+        importance = atlas.table("importance", layer=layer, columns=importance.columns)
+    both = above.join(below, on="memory", how="full", coalesce=True)
+    for table in (_kinds(edition, layer), both, importance, edition.in_and_out(layer)):
         rows = rows.join(table, on="memory", how="left")
     texts = {name: atlas.token_text(rows[f"{name}_token"].to_list()) for name in ("top", "bottom")}
     return rows.with_columns(
@@ -193,21 +198,6 @@ def _kinds(edition: Edition, layer: int) -> pl.DataFrame:
         .group_by("memory")
         .agg(pl.when(several).then(pl.lit("both")).otherwise(pl.col("kind").first()).alias("kind"), patterns=pl.len())
     )
-
-
-def _labels(edition: Edition, layer: int) -> pl.DataFrame:
-    """The labels of both features of each memory, and the kind below zero; none in an atlas without them."""
-    labels = edition.labels(layer)
-    one, other = (labels.filter(pl.col("sign") == sign).select("memory", "label") for sign in (1, -1))
-    other = other.select("memory", label_negative="label", kind_negative=kind_below_zero(pl.col("label")))
-    return one.join(other, on="memory", how="full", coalesce=True)
-
-
-def _importance(edition: Edition, layer: int) -> pl.DataFrame:
-    """The mean |attribution| of each memory; none in an atlas without the table."""
-    if not edition.atlas.has("importance", layer=layer):
-        return pl.DataFrame(schema={"memory": pl.Int32, "attribution": pl.Float32})
-    return edition.atlas.table("importance", layer=layer, columns=["memory", "attribution"])
 
 
 def layers_page(edition: Edition) -> Page:

@@ -100,7 +100,9 @@ def difference_html(difference: Data, title: str) -> str:
 
 def _page(shown: str, **values: object) -> str:
     html = environment().get_template("notebook.html").render(values, shown=shown, link=_no_link)
-    return f'<div class="mnemoscope"><style>{_OWN}{_style_of(html)}</style>{html}</div>'
+    classes = {f".{name}" for names in re.findall(r'class="([^"]*)"', html) for name in names.split()}
+    style = "".join(_rules(_style_sheet(), classes | set(re.findall(r"<([a-z0-9]+)", html))))
+    return f'<div class="mnemoscope"><style>{_OWN}{style}</style>{html}</div>'
 
 
 def _no_link(_: str, *, key: str = "", current: str = "", title: str = "") -> Markup:
@@ -113,11 +115,6 @@ def _no_link(_: str, *, key: str = "", current: str = "", title: str = "") -> Ma
 def _style_sheet() -> str:
     text = files("mnemoscope").joinpath("web/static/style.css").read_text(encoding="utf-8")
     return re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
-
-
-def _style_of(html: str) -> str:
-    classes = {name for names in re.findall(r'class="([^"]*)"', html) for name in names.split()}
-    return "".join(_rules(_style_sheet(), {f".{name}" for name in classes} | set(re.findall(r"<([a-z0-9]+)", html))))
 
 
 def _rules(sheet: str, known: set[str]) -> Iterator[str]:

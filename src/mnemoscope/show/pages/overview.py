@@ -9,7 +9,7 @@ from mnemoscope.atlas.schema import THE_PAPERS
 from mnemoscope.atlas.tables import model_words
 from mnemoscope.foundation.files import read_object
 from mnemoscope.foundation.formatting import format_blocks, show_text
-from mnemoscope.questions.answers import lacks_tables
+from mnemoscope.questions.answers import lacking_table
 from mnemoscope.show.figures.examples import best_examples
 from mnemoscope.show.figures.summary import describe_mining, warnings
 from mnemoscope.show.pages.edition import Data, Edition
@@ -61,7 +61,7 @@ def overview_words(edition: Edition, data: Data) -> Data:
 
     # Questions beyond the paper need tables that most atlases lack.
     unanswered = [question for question in data["unanswered"] if question in THE_PAPERS]
-    not_mined = [question for question in unanswered if lacks_tables(edition.atlas, question)]
+    not_mined = [question for question in unanswered if lacking_table(edition.atlas, question)]
     manifest, answers = edition.atlas.manifest, answers_of(edition)
     return {
         "warnings": warnings(edition.atlas),

@@ -30,7 +30,11 @@ def triggers_view(document: MemoryDocument) -> list[Data]:
     the rank of the first of its near-duplicates (`fold`), and the coefficients of its sentence's tokens where the atlas
     has them (`tokens`).
     """
-    atlas, memory, explained = document.atlas, document.memory.id, _pattern_numbers(document)
+    atlas, memory, explained = document.atlas, document.memory.id, dict[int, list[int]]()
+    groups = {row["rank"]: row["prefix_group"] for row in document.triggers if row["sign"] == 1}
+    for pattern in document.patterns or ():
+        for group in dict.fromkeys(groups[rank] for rank in pattern["triggers"] if rank in groups):
+            explained.setdefault(group, []).append(pattern["pattern"])
     coefficients, views = token_coefficients(atlas, memory), []
     for row in document.triggers:
         activations = coefficients.get((row["sign"], row["rank"]))
@@ -80,16 +84,6 @@ def random_view(atlas: Atlas, memory: MemoryId) -> list[Data] | None:
 def random_groups(examples: Sequence[Data]) -> list[Data]:
     """Examples of a `random_view` in the form of triggers' groups, to be drawn like them."""
     return [_group([{**one, "patterns": [], "tokens": None}], None, 0.0) for one in examples]
-
-
-def _pattern_numbers(document: MemoryDocument) -> dict[int, list[int]]:
-    """Prefix group -> the numbers of the patterns that contain any of its ranks."""
-    groups = {row["rank"]: row["prefix_group"] for row in document.triggers if row["sign"] == 1}
-    numbers: dict[int, list[int]] = {}
-    for pattern in document.patterns or ():
-        for group in dict.fromkeys(groups[rank] for rank in pattern["triggers"] if rank in groups):
-            numbers.setdefault(group, []).append(pattern["pattern"])
-    return numbers
 
 
 def group_triggers(triggers: Sequence[Data], sign: int, *, says: int | None) -> list[Data]:
