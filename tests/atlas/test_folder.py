@@ -78,11 +78,11 @@ def test_an_atlas_s_own_files_go_and_others_stay(tmp_path: Path, part: Any, fore
     assert any(directory.iterdir()) == bool(foreign)
 
 
-def test_the_work_is_kept_where_it_is_asked_for(tmp_path: Path) -> None:
+def test_the_text_is_kept_where_it_is_asked_for(tmp_path: Path) -> None:
     directory = build_atlas(tmp_path / "a")
     put(directory, *OWN.split())
-    clear(directory, keep_work=True)
-    assert files(directory) == {name for name in OWN.split() if name.startswith("work/")}
+    clear(directory, keep_text=True)
+    assert files(directory) == {name for name in OWN.split() if name.startswith("work/text/")}
     put(directory, "work/text/chapter.txt")
     remove_work(directory)
     assert files(directory) == {"work/text/chapter.txt"}

@@ -63,7 +63,7 @@ def made(command: Sequence[str] = MINE, atlas: str = "atlas", **options: Any) ->
     return slurm.scripts(command, Path(atlas), **{"workers": 3, "threads": 2, **options})
 
 
-def noted(cluster: Path) -> list[tuple[list[str], str]]:
+def read_note(cluster: Path) -> list[tuple[list[str], str]]:
     """What sbatch was given, in order: its arguments and the script."""
     return [tuple(json.loads(path.read_text())) for path in sorted((cluster / "notes").iterdir())]
 
@@ -128,8 +128,8 @@ def test_odd_names_arrive_as_they_are(cluster: Path, tmp_path: Path, monkeypatch
         """The word with the numbers of the jobs that were submitted later; a folder may have such a number, too."""
         return word.replace("100", "103").replace("101", "104") if word.startswith("--dependency=") else word
 
-    assert [arguments for arguments, _ in noted(cluster)[3:]] == [
-        [later(word) for word in arguments] for arguments, _ in noted(cluster)[:3]
+    assert [arguments for arguments, _ in read_note(cluster)[3:]] == [
+        [later(word) for word in arguments] for arguments, _ in read_note(cluster)[:3]
     ]
     assert [path.name for path in place.iterdir()] == ["an 'atlas'.slurm"]
     assert not list(tmp_path.rglob("boom"))

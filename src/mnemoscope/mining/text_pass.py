@@ -138,7 +138,7 @@ class TextWork:
         if device == self._worker.device or self._worker.is_alone:
             return True
         if not self._run.mixed_devices:
-            raise _mixed([device, self._worker.device])
+            raise _mixed_devices([device, self._worker.device])
         return False
 
     def _plan_number(self, number: int) -> int:
@@ -277,11 +277,11 @@ def _check_states(run: Run) -> list[Path] | None:
         states.append(folder / CHECKPOINT)
         names.add(facts.device)
     if len(names) > 1 and not run.mixed_devices:
-        raise _mixed(names)
+        raise _mixed_devices(names)
     return states if found == join_ranges([(run.first_batch, run.first_batch + run.batches)]) else None
 
 
-def _mixed(names: Iterable[str]) -> PartsDiffer:
+def _mixed_devices(names: Iterable[str]) -> PartsDiffer:
     return PartsDiffer(
         f"workers computed on {' and '.join(sorted(names))}, and last bits differ between them; go on with"
         " --allow-mixed-devices, or start again on machines of one kind"

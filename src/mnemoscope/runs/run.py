@@ -253,7 +253,7 @@ class Run:
     @property
     def states(self) -> list[Path]:
         """The saved states that together count every batch of the text once."""
-        return [self.directory / path for path in self.noted("states")["paths"]]
+        return [self.directory / path for path in self.read_note("states")["paths"]]
 
     def open_text(self) -> TokenizedCorpus:
         """The tokenized text. Raises PartsDiffer if it is another one."""
@@ -264,7 +264,7 @@ class Run:
             )
         return open_prepared(self.work / "text", validation=self.plan.validation is not None)
 
-    def noted(self, stage: str) -> dict[str, Any]:
+    def read_note(self, stage: str) -> dict[str, Any]:
         """The facts that a stage noted."""
         path = note_path(self.directory, stage)
         if not path.is_file():

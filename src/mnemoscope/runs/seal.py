@@ -43,9 +43,9 @@ def seal_run(run: Run, *, keep_work: bool = False) -> None:
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         },
     )
-    text, questions = run.noted("text"), None
+    text, questions = run.read_note("text"), None
     if part is None:
-        asked = {stage: run.noted(stage) for stage in ("scales", "removals", "predictions")}
+        asked = {stage: run.read_note(stage) for stage in ("scales", "removals", "predictions")}
         halved = {stage: own.pop("halved") for stage, own in asked.items()}
         halved = {stage: steps for stage, steps in halved.items() if steps or stage != "scales"}
         questions = {**asked["removals"], **asked["predictions"], **asked["scales"], "out_of_memory_steps": halved}

@@ -208,7 +208,7 @@ def fit_lenses(
             fit = LensFit(opened, wanted, lenses, most=max_tokens)
             Driver(run, worker=Worker(run, loaded)).drive(fit.stages())
             check_unchanged(loaded)
-            said, every = run.noted("readouts"), fit.lenses(run)
+            said, every = run.read_note("readouts"), fit.lenses(run)
             tables = [path for name in LENS_TABLES for path in files_of(opened, name)]
             cover(opened, [*tables, *map(_path, every)])
     return FittedLenses(
@@ -314,7 +314,7 @@ class LensFit:
 
     def _readers(self, worker: Worker) -> tuple[dict[str, Lens], Lens, ValuePass, RolePass, KeyTriggers]:
         """The lenses, that of the words, and what reads values and keys."""
-        plain = worker.run.noted("readouts")["plain_layers"]
+        plain = worker.run.read_note("readouts")["plain_layers"]
         lenses = {kind: _with_plain(lens, plain.get(kind, ())) for kind, lens in self.lenses(worker.run).items()}
         moved, triggers = lenses.pop(WORDS), KeyTriggers(worker.model, worker.directory, worker.plan)
         roles = RolePass(worker.model, input_embeddings(worker.model), triggers)

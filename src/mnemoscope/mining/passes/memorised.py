@@ -38,7 +38,7 @@ class MemorisedPass:
     def __init__(self, worker: Worker) -> None:
         self._worker, model = worker, worker.model
         self._model = model
-        documents = [SampledDocument(**one) for one in worker.run.noted(DRAWING)["documents"]]
+        documents = [SampledDocument(**one) for one in worker.run.read_note(DRAWING)["documents"]]
         self.documents = documents
         self._tokens = np.array([one.tokens for one in documents], np.int64).reshape(-1, MEMORISED_TOKENS)
         self.answers: Answers = {

@@ -30,7 +30,7 @@ it works until the run is finished or `stop` returns True, then saves.
 """
 
 
-class _Worker:
+class _WorkerActor:
     """The actor: `work` runs in one of its threads, `stop` is called in another."""
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class RayLauncher:
         """Starts a worker, or queues it until there is room."""
         # Two threads: one for the work, and one by which it is told to stop.
         options = {"num_cpus": self._needs["CPU"], "num_gpus": self._needs["GPU"], "max_concurrency": 2}
-        actor = self._ray.remote(_Worker).options(**options).remote()
+        actor = self._ray.remote(_WorkerActor).options(**options).remote()
         result = actor.work.remote(self._work, self._directory, os.getcwd(), name, self._options)
         self._running[name] = _RunningActor(actor, actor.node.remote(), result)
 

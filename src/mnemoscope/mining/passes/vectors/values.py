@@ -170,7 +170,7 @@ def write_layer_values(worker: Worker, layer: int) -> None:
     """
     values = worker.keep(ValuePass, lambda: ValuePass(worker.model, seed=worker.plan.seed))
     triggers = worker.read("triggers", ("memory", "sign", "rank", "coefficient", "sentence", "next_token"), layer)
-    scale = worker.run.noted("scales")["value_scales"][worker.plan.layers.index(layer)]
+    scale = worker.run.read_note("scales")["value_scales"][worker.plan.layers.index(layer)]
     factors = None if scale is None else work_factors(worker.model, layer, triggers, scale)
     worker.write("values", values.columns(layer, targets(triggers, worker.model.sizes.memories[layer]), factors), layer)
 
