@@ -229,6 +229,7 @@ def test_variables_that_choose_kernels_stand_in_the_plan(tmp_path: Path, monkeyp
     stored = ms.open_atlas(part).manifest.plan
     assert stored["kernels"] == "MKL_CBWR=COMPATIBLE"
     monkeypatch.delenv("MKL_CBWR")
-    told = MiningPlan.from_document({**stored, "kernels": None}, tmp_path).difference(stored)
+    other = MiningPlan.from_document({**stored, "kernels": None}, tmp_path)
+    told = other.difference({"plan": stored, "part": [1, 1], "counts": {}}, (1, 1), {})
     assert told == ("kernels was 'MKL_CBWR=COMPATIBLE', now None", "the old options")
     assert "MKL_CBWR" not in os.environ
