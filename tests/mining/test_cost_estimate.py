@@ -76,11 +76,10 @@ def test_the_state_grows_with_memories_and_signs_not_with_text(tmp_path: Path) -
 
     assert cost("gpt2-relu", 30).state_bytes == cost("gpt2-relu", 90).state_bytes
     # Of a trigger a coefficient, a sentence and a position; a histogram of 36 bins, and what is counted and added up.
-    each = {"triggers": 50 * (4 + 8 + 4), "activity": 36 * 8 + 8 + 2 * 4 + 3 * 32}
-    of_layer, model = 2 * 8, tiny_model()
-    layers, memories = model.sizes.layers, sum(model.sizes.memories)
-    assert cost("gpt2-relu", 30).state_bytes == memories * sum(each.values()) + layers * of_layer
-    with_lowest = memories * (2 * each["triggers"] + each["activity"]) + layers * of_layer
+    each = {"triggers": 50 * (4 + 8 + 4), "activity": 36 * 8 + 3 * 8 + 2 * 4 + 3 * 32}
+    memories = sum(tiny_model().sizes.memories)
+    assert cost("gpt2-relu", 30).state_bytes == memories * sum(each.values())
+    with_lowest = memories * (2 * each["triggers"] + each["activity"])
     assert cost("gpt2", 30).state_bytes == with_lowest  # GELU keeps the lowest too
 
 

@@ -251,7 +251,7 @@ def test_another_field_is_another_plan(models: Any, tmp_path: Path, monkeypatch:
         raise RuntimeError("stopped")
 
     with monkeypatch.context() as patched:
-        patched.setattr(run, "read_text", stop)
+        patched.setattr(run.Driver, "drive", stop)
         with pytest.raises(RuntimeError, match="stopped"):
             mine(str(models[1]), path, out=tmp_path / "atlas", ids_field="ids")
     with pytest.raises(PlanDiffers, match="ids field was 'ids', now 'more'"):
