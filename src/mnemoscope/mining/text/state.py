@@ -68,7 +68,6 @@ class StateFacts:
     device: str
     """The name of the device that computed it; empty if unknown."""
     halved: list[int]
-    next_batch: int
 
     @classmethod
     def read(cls, path: Path) -> "StateFacts":
@@ -93,14 +92,12 @@ def _open_state(path: Path, *, needed: bool = True) -> Iterator[tuple[Any, State
 
 
 class MiningState:
-    """The collectors of every mined layer, and the batches counted: `finished` for a worker, which takes batches in any
-    order; `next_batch` for a run that takes its batches in order. `devices` has one device per layer of the model;
+    """The collectors of every mined layer, and the batches counted. `devices` has one device per layer of the model;
     None: the CPU.
     """
 
     def __init__(self, shape: StateShape, *, devices: Sequence[torch.device] | None = None) -> None:
         self.shape, self.devices = shape, devices
-        self.next_batch = 0
         self.finished: list[Range] = []
         self.device = ""
         self.halved: list[int] = []
@@ -141,7 +138,7 @@ class MiningState:
 
     def serialise(self, *, plan: str) -> bytes:
         self.finished = join_ranges(self.finished)
-        facts = StateFacts(plan, self.finished, self.device, self.halved, self.next_batch)
+        facts = StateFacts(plan, self.finished, self.device, self.halved)
         tensors = {name: tensor.contiguous().cpu() for name, tensor in self.tensors().items()}
         return save(tensors, {"state": json.dumps(asdict(facts))})  # one entry: a file's entries have no fixed order
 
@@ -156,33 +153,19 @@ class MiningState:
                     if (stored[key].dtype, stored[key].shape) != (tensor.dtype, tensor.shape):
                         raise KeyError(f"{name}/{key}")
                 one.load(stored)
-        self.finished, self.device = facts.finished, facts.device
-        self.halved, self.next_batch = facts.halved, facts.next_batch
+        self.finished, self.device, self.halved = facts.finished, facts.device, facts.halved
 
-    def absorb(self, path: Path, *, plan: str, mixed: bool = False) -> None:
-        """Adds the state saved at `path`. Raises AtlasDamaged, and PartsDiffer if it counts a batch that is counted
-        already or, unless `mixed`, was computed by a device of another name.
-        """
-        self._add(path, self.shape, plan=plan, mixed=mixed)
-
-    def absorb_facts(self, path: Path, *, plan: str, mixed: bool = False) -> None:
-        """`absorb` without the numbers."""
-        self._add(path, StateShape({}, 0, ()), plan=plan, mixed=mixed)
-
-    def _add(self, path: Path, shape: StateShape, *, plan: str, mixed: bool) -> None:
-        other = MiningState(shape, devices=self.devices)
+    def absorb(self, path: Path, *, plan: str) -> None:
+        """Adds the state saved at `path`. Raises AtlasDamaged, and PartsDiffer for a batch that is counted already."""
+        if not self.finished:  # nothing to add it to
+            self.load(path, plan=plan)
+            return
+        other = MiningState(self.shape, devices=self.devices)
         other.load(path, plan=plan)
         if twice := shared_ranges(self.finished, other.finished):
             batches = ", ".join(f"{first} to {end - 1}" for first, end in twice[:3]) + (", ..." if twice[3:] else "")
             raise PartsDiffer(f"{path} counts batches a second time ({batches}); leave it out, or mine again")
-        joined = join_names(self.device, other.device)
-        if len(split_names(joined)) > 1 and not mixed:
-            others = f", others on {self.device}" if self.device not in ("", joined) else ""
-            raise PartsDiffer(
-                f"{path} was computed on {other.device}{others}, so last digits may differ; "
-                "mine it again on the same, or --allow-mixed-devices"
-            )
-        self.device = joined
+        self.device = join_names(self.device, other.device)
         self.halved = sorted([*self.halved, *other.halved])
         self.finished = join_ranges([*self.finished, *other.finished])
         ours = self.collectors()
