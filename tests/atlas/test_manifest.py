@@ -9,7 +9,7 @@ import pytest
 
 from mnemoscope.atlas import verify
 from mnemoscope.atlas.folder import occupancy
-from mnemoscope.atlas.manifest import begin, read_manifest, seal, unfinished_plan, work_of
+from mnemoscope.atlas.manifest import begin, read_manifest, seal, shared_run_of, unfinished_plan
 from mnemoscope.atlas.schema import SCHEMA_VERSION
 from mnemoscope.errors import AtlasDamaged, AtlasNotFound, AtlasUnfinished
 from support.handbuilt_atlas import build_atlas, manifest, seal_as_is, write_tables
@@ -77,8 +77,14 @@ def test_a_package_that_is_not_installed_has_no_version(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("begun", [{}, {"work": None}, {"work": {}}, {"work": 1}, {"work": {"leases": 3}}, None])
-def test_what_workers_share_of_a_run(begun: dict[str, Any] | None) -> None:
-    assert work_of(begun) == ({"leases": 3} if begun and begun.get("work") == {"leases": 3} else None)
+def test_what_workers_share_of_a_run(tmp_path: Path, begun: dict[str, Any] | None) -> None:
+    if begun is not None:
+        begin(tmp_path, plan={"plan": {}, "part": None, **begun})
+    if begun == {"work": {"leases": 3}}:
+        assert shared_run_of(tmp_path)["work"] == {"leases": 3}
+    else:
+        with pytest.raises(AtlasNotFound, match="holds no run for workers"):
+            shared_run_of(tmp_path)
 
 
 def test_a_manifest_of_another_form_is_damage_though_it_is_sealed(tmp_path: Path) -> None:

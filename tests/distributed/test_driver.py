@@ -17,7 +17,7 @@ from mnemoscope.runs import driver as driver_file
 from mnemoscope.runs.driver import COLLECTING, Driver
 from mnemoscope.runs.run import Run
 from mnemoscope.runs.states import CLOSED, STATES, closed_folders
-from mnemoscope.runs.workers.leases import AGAIN, DONE, TEXT, LeaseFolder, published_stage
+from mnemoscope.runs.workers.leases import DONE, FREE, TEXT, LeaseFolder, published_stage
 
 READING, VALUES = (next(stage for stage in STAGES if stage.name == name) for name in (TEXT, "values"))
 OPTIONS = MiningOptions(split="line", triggers=4, batch_tokens=60, checkpoint_every=0)
@@ -88,7 +88,7 @@ def test_batches_that_are_in_no_state_are_done_again(model: LanguageModel, run: 
     with pytest.raises(MiningError, match="no worker is left"):
         driver_of(run).do(READING)
     leases = LeaseFolder(mined, TEXT, run.leases)
-    again = [lease for lease in leases.read() if lease.owner == AGAIN]
+    again = [lease for lease in leases.read() if lease.owner == FREE]
     assert 0 < len(again) < leases.count
     assert published_stage(mined) == (TEXT, 1)
     worker = FleetWorker(run, "last", model)
@@ -113,11 +113,11 @@ def test_a_worker_that_ends_is_replaced_while_work_goes_on(run: Run) -> None:
     tasks.make()
 
     def end_one(alive: list[str]) -> dict[str, str | None]:
-        free = next(lease for lease in tasks.read() if lease.is_free)
+        free = next(lease for lease in tasks.read() if lease.owner == FREE)
         lease = tasks.take(free, "w")
         assert lease is not None
         run.record.units["values", lease.number] = {}
-        tasks.end(lease)
+        tasks.rename(lease, DONE)
         return {alive[-1]: "killed by SIGKILL"}
 
     launcher, notes = Workers(end_one), list[str]()
@@ -138,7 +138,7 @@ def test_what_is_done_and_not_recorded_is_done_again(run: Run) -> None:
     def do_all(alive: list[str]) -> dict[str, str | None]:
         free.append([lease.number for lease in tasks.read() if lease.owner != DONE])
         for lease in [lease for lease in tasks.read() if lease.owner != DONE]:
-            tasks.end(lease)
+            tasks.rename(lease, DONE)
             run.record.units |= {("values", lease.number): {}} if len(free) > 1 or lease.number == 0 else {}
         return {}
 

@@ -9,7 +9,7 @@ import pytest
 
 from mnemoscope.errors import StoreFailed
 from mnemoscope.runs.workers import leases as leases_file
-from mnemoscope.runs.workers.leases import AGAIN, DONE, FREE, Lease, LeaseFolder
+from mnemoscope.runs.workers.leases import DONE, FREE, Lease, LeaseFolder
 
 
 @pytest.fixture
@@ -31,21 +31,21 @@ def test_a_lease_goes_from_hand_to_hand(folder: LeaseFolder) -> None:
     assert folder.read()[2] == taken
     lost = folder.take(taken, "b-2")
     assert lost == Lease(2, 1, "b-2")
-    assert folder.end(taken) is None
-    back = folder.give_back(lost)
-    assert back == Lease(2, 1, AGAIN)
+    assert folder.rename(taken, DONE) is None
+    back = folder.rename(lost, FREE)
+    assert back == Lease(2, 1, FREE)
     again = folder.take(back, "c-3")
     assert again == Lease(2, 1, "c-3")
-    done = folder.end(again)
+    done = folder.rename(again, DONE)
     assert done is not None
     assert folder.read()[2] == done == Lease(2, 1, DONE)
-    folder.open_again(done)
-    assert folder.read()[2] == Lease(2, 2, AGAIN)
+    folder.rename(done, FREE, lost=1)
+    assert folder.read()[2] == Lease(2, 2, FREE)
 
 
 def test_making_again_keeps_what_is_there(folder: LeaseFolder) -> None:
     taken = folder.take(folder.read()[0], "a-1")
-    folder.make(again=5)
+    folder.make()
     assert folder.read() == [taken, *(Lease(number, 0, FREE) for number in range(1, 5))]
 
 
@@ -59,7 +59,7 @@ def test_of_all_that_try_one_gets_it(tmp_path: Path) -> None:
         own = LeaseFolder(tmp_path, "mining", 200)
         barrier.wait()
         for lease in own.read():
-            if lease.is_free and own.take(lease, name):
+            if lease.owner == FREE and own.take(lease, name):
                 won[name].append(lease.number)
 
     threads = [threading.Thread(target=work, args=(name,)) for name in won]

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -197,9 +198,9 @@ def test_a_full_disk_ends_a_worker_and_loses_nothing_else(shared: Shared, monkey
 def test_another_text_is_refused_by_name(shared: Shared, tmp_path: Path) -> None:
     shared.lines.write_text(shared.lines.read_text() + "one more line\n")
     share(shared.model, shared.lines, tmp_path / "b")
-    copy = tmp_path / "b/work/text/copy.json"
-    (shared.directory / "work/text/copy.json").write_bytes(copy.read_bytes())
-    with pytest.raises(PartsDiffer, match="is not the one that this run was prepared with"):
+    shutil.rmtree(shared.directory / "work/text")
+    shutil.copytree(tmp_path / "b/work/text", shared.directory / "work/text")
+    with pytest.raises(PartsDiffer, match="is not that of the plan"):
         shared.run.open_text()
 
 

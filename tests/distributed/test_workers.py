@@ -19,7 +19,16 @@ import torch
 
 from mining_killed import sentences, tables
 from mnemoscope.atlas import verify
-from mnemoscope.errors import AtlasBusy, AtlasNotFound, Interrupted, MiningError, OptionError, PartsDiffer
+from mnemoscope.errors import (
+    AtlasBusy,
+    AtlasNotFound,
+    CorpusUnreadable,
+    Interrupted,
+    MiningError,
+    ModelDiffers,
+    OptionError,
+    PartsDiffer,
+)
 from mnemoscope.foundation.files import write_json
 from mnemoscope.foundation.options.fleet_options import FleetOptions
 from mnemoscope.foundation.options.mining_options import MiningOptions
@@ -232,24 +241,24 @@ def test_workers_that_cannot_work_end_the_run_in_one_line(text: Path, tmp_path: 
 def test_a_worker_with_another_model_library_or_text_is_refused_by_name(text: Path, tmp_path: Path) -> None:
     out = tmp_path / "atlas"
     run_mining(MODEL, str(text), out, OPTIONS, FleetOptions(prepare=True))
-    with pytest.raises(PartsDiffer, match="builtin:pydocs is another model"):
+    with pytest.raises(ModelDiffers, match="with model fingerprint"):
         run_worker(out, "w-1", model="builtin:pydocs")
     begun = out / "unfinished.json"
     stored = json.loads(begun.read_text())
     older = {"plan": {**stored["plan"], "torch": "1.0"}, "versions": [{**stored["versions"][0], "torch": "1.0"}]}
     begun.write_text(json.dumps({**stored, **older}))
-    with pytest.raises(PartsDiffer, match=r"torch 2\.\S+ \(the plan has 1\.0\)"):
+    with pytest.raises(ModelDiffers, match=r"with torch 1\.0 \(here 2\.\S+\)"):
         run_worker(out, "w-1")
     begun.write_text(json.dumps({**stored, "plan": {**stored["plan"], "attention": "another"}}))
-    with pytest.raises(PartsDiffer, match="computes attention by"):
+    with pytest.raises(ModelDiffers, match="with attention another"):
         run_worker(out, "w-1")
     begun.write_text(json.dumps(stored))
     write_json(out / "work/beats/other.json", {"device": "NVIDIA H100", "beat": 1})
-    with pytest.raises(PartsDiffer, match=r"others on NVIDIA H100"):
+    with pytest.raises(PartsDiffer, match=r"NVIDIA H100 and cpu .* have counted"):
         run_worker(out, "w-1")
     copy = out / "work/text/copy.json"
     copy.write_text(copy.read_text() + "\n")
-    with pytest.raises(PartsDiffer, match="is not the one"):
+    with pytest.raises(CorpusUnreadable, match="does not hold a completely prepared text"):
         run_worker(out, "w-1")
     with pytest.raises(AtlasNotFound, match="holds no run for workers"):
         run_worker(tmp_path / "nothing", "w-1")

@@ -128,7 +128,7 @@ def test_merging_with_other_versions_of_libraries(
     here = plan.library_versions()
     for name in ("mnemoscope.runs.plan", "mnemoscope.mining.merging"):
         monkeypatch.setattr(f"{name}.library_versions", lambda: {**here, "transformers": "0.2"})
-    with pytest.raises(PartsDiffer, match=r"mined with transformers \S+ \(here 0\.2\)"):
+    with pytest.raises(ModelDiffers, match=r"with transformers \S+ \(here 0\.2\)"):
         merge(tmp_path / "out", parts, model=model)
     out = merge(tmp_path / "out", parts, model=model, accept_versions=True)
     assert open_atlas(out).manifest["versions"] == [here, {**here, "transformers": "0.2"}]

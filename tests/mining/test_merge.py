@@ -10,7 +10,15 @@ import pytest
 
 from mining.conftest import byte_tokenizer, tables_of, tiny_model
 from mnemoscope.atlas import open_atlas, verify
-from mnemoscope.errors import AtlasDamaged, AtlasExists, AtlasNotFound, AtlasUnfinished, OptionError, PartsDiffer
+from mnemoscope.errors import (
+    AtlasDamaged,
+    AtlasExists,
+    AtlasNotFound,
+    AtlasUnfinished,
+    ModelDiffers,
+    OptionError,
+    PartsDiffer,
+)
 from mnemoscope.foundation.files import file_entry, file_hash
 from mnemoscope.kernels import devices
 from mnemoscope.mining import merge, mine
@@ -70,9 +78,9 @@ def test_a_missing_repeated_or_foreign_part_is_named(
     for given, line in (
         ([one, three], r"part 2/3 is missing; mine it with the same options and part='2/3'"),
         ([one], r"part 2/3, 3/3 is missing"),
-        ([one, two, three, two], r"repeats part 2/3, which is .*part-2-3"),
+        ([one, two, three, two], r"repeats part 2 of 3, which is .*part-2-3"),
         ([one, other], r"other-2-3 is part of another plan than .*part-1-3 \(triggers differ\)"),
-        ([one, half], r"is one of 2 parts, .* one of 3"),
+        ([one, half], r"is part 2 of 2, .* part 1 of 3; merge parts of one division"),
         ([one, tiny_atlas], r"is a whole atlas, not a part; .*--part I/N"),
     ):
         with pytest.raises(PartsDiffer, match=line):
@@ -129,7 +137,7 @@ def test_parts_of_different_devices_are_merged_only_when_asked(
         monkeypatch.setattr(devices, "device_name", lambda device, name=name: name)
         made += parts(3, only=(part,))
     assert [StateFacts.read(part / "state/state.safetensors").device for part in made][:2] == ["NVIDIA B", "NVIDIA A"]
-    line = r"part-2-3/state/state.safetensors was computed on NVIDIA A, others on NVIDIA B, .*allow_mixed_devices=True"
+    line = r"NVIDIA A and NVIDIA B have counted parts of this text, .*allow_mixed_devices=True"
     with pytest.raises(PartsDiffer, match=line):
         merge(tmp_path / "merged", made, model=model)
     assert not (tmp_path / "merged").exists()
@@ -145,14 +153,14 @@ def test_parts_of_different_devices_are_merged_only_when_asked(
 
 def test_another_model_is_refused(tmp_path: Path, model: LanguageModel, parts: Parts) -> None:
     made = parts(2)
-    with pytest.raises(PartsDiffer, match="is not the model"):
+    with pytest.raises(ModelDiffers, match=r"model fingerprint \w+ \(here \w+\)"):
         merge(tmp_path / "out", made, model=tiny_model("gpt2-relu"))
-    with pytest.raises(PartsDiffer, match="handmade:planted is not the model"):
+    with pytest.raises(ModelDiffers, match=r"model fingerprint .*not handmade:planted"):
         merge(tmp_path / "out", made, model="handmade:planted")
     tokenizer = byte_tokenizer(bos_token="<|endoftext|>", eos_token="<|endoftext|>")
     half = load_model(build("gpt2"), tokenizer=tokenizer, dtype="bfloat16")
     assert half.fingerprint == model.fingerprint
-    with pytest.raises(PartsDiffer, match=r"float32, .* torch\.bfloat16"):
+    with pytest.raises(ModelDiffers, match=r"dtype float32 \(here bfloat16\)"):
         merge(tmp_path / "out", made, model=half)
 
 

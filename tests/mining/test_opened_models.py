@@ -8,7 +8,7 @@ import torch
 
 from mining.conftest import byte_tokenizer, stop_at, tables_of, tiny_model
 from mnemoscope.atlas import open_atlas
-from mnemoscope.errors import Interrupted, ModelDiffers, OptionError, PartsDiffer, PlanDiffers
+from mnemoscope.errors import Interrupted, ModelDiffers, OptionError, PlanDiffers
 from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions
 from mnemoscope.mining import merge, mine
 from mnemoscope.models import load_model
@@ -61,7 +61,7 @@ def test_merge_and_serve_open_the_model_as_it_was_mined(opened: dict[str, str], 
     Path(opened["first"]).rename(tmp_path / "moved")
     moved = merge(tmp_path / "again", parts, adapter=str(tmp_path / "moved"))
     assert tables_of(moved) == tables_of(whole)
-    with pytest.raises(PartsDiffer, match="is not the model"):
+    with pytest.raises(ModelDiffers, match="with model fingerprint"):
         merge(tmp_path / "other", parts, adapter=opened["second"])
     (tmp_path / "moved").rename(opened["first"])
     served = create_app(Settings(whole, opened["base"])).state.site

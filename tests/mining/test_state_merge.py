@@ -71,10 +71,10 @@ def save_states(folder: Path, shape: StateShape, count: int) -> list[Path]:
     return paths
 
 
-def merged(paths: Sequence[Path], shape: StateShape, *, mixed: bool = False) -> MiningState:
+def merged(paths: Sequence[Path], shape: StateShape) -> MiningState:
     state = MiningState(shape)
     for path in paths:
-        state.absorb(path, plan="p", mixed=mixed)
+        state.absorb(path, plan="p")
     return state
 
 
@@ -194,17 +194,6 @@ def test_what_is_no_state_of_the_plan_is_refused(spoil: Spoil, line: str, tmp_pa
     assert state.serialise(plan="p") == before
 
 
-def test_facts_are_absorbed_without_numbers(tmp_path: Path) -> None:
-    paths = save_states(tmp_path, DENSE, 3)
-    state = MiningState(DENSE)
-    for path in paths:
-        state.absorb_facts(path, plan="p")
-    assert (state.finished, state.halved) == ([(0, 2), (3, 5), (6, 8)], [3])
-    assert not state.triggers[0].sentences().size
-    with pytest.raises(PartsDiffer, match=r"state-1 .*\(3 to 4\)"):
-        state.absorb(paths[1], plan="p")
-
-
 def test_batches_that_are_counted_twice_are_named(tmp_path: Path) -> None:
     paths = save_states(tmp_path, DENSE, 3)
     with pytest.raises(PartsDiffer, match=r"state-2 .*\(6 to 7\)"):
@@ -235,16 +224,10 @@ def test_names_of_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         state.device = name
         state.save(paths[number], plan="p")
     assert merged([paths[0], paths[1], paths[3]], DENSE).device == "NVIDIA B"
-    line = r"state-2 was computed on NVIDIA A, others on NVIDIA B, .*allow_mixed_devices=True"
-    with pytest.raises(PartsDiffer, match=line):
-        merged(paths, DENSE)
-    merged(paths, DENSE, mixed=True).save(tmp_path / "out", plan="p")
+    merged(paths, DENSE).save(tmp_path / "out", plan="p")
     assert StateFacts.read(tmp_path / "out").device == "NVIDIA A + NVIDIA B"
-    # A state that is mixed already is so also alone.
-    with pytest.raises(PartsDiffer, match="out was computed on NVIDIA A \\+ NVIDIA B, so"):
-        MiningState(DENSE).absorb(tmp_path / "out", plan="p")
     whole = MiningState(DENSE)
-    whole.absorb(tmp_path / "out", plan="p", mixed=True)
+    whole.absorb(tmp_path / "out", plan="p")
     assert whole.equality()["devices"] == ["NVIDIA A", "NVIDIA B"]
     assert MiningState(DENSE).equality() == {}
     assert join_names("b + a", "", "c", "a") == "a + b + c"

@@ -66,6 +66,14 @@ def unfinished_plan(directory: Path) -> dict[str, Any] | None:
     return begun if isinstance(begun.get("plan"), dict) and "part" in begun else None
 
 
+def shared_run_of(directory: Path) -> dict[str, Any]:
+    """`unfinished_plan` of a run that workers may join: its `work` is what they share. Raises AtlasNotFound."""
+    begun = unfinished_plan(directory)
+    if begun is None or not isinstance(begun.get("work"), dict) or not begun["work"]:
+        raise AtlasNotFound(f"{directory} holds no run for workers; `mnemoscope mine --prepare` begins one")
+    return begun
+
+
 def plan_of(directory: Path) -> dict[str, Any]:
     """The plan of the atlas in the folder, finished or not, unchecked; empty where there is none."""
     plan = (unfinished_plan(directory) or read_object(directory / MANIFEST)).get("plan")

@@ -13,22 +13,21 @@ from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.derived_manifest import record_hashes, write_beside
 from mnemoscope.atlas.folder import remove_work
 from mnemoscope.atlas.manifest import EXTENSIONS as SIDE
-from mnemoscope.atlas.manifest import RUN, open_as_mined
+from mnemoscope.atlas.manifest import RUN
 from mnemoscope.atlas.schema import MADE_WITH, TABLES, check_optional
-from mnemoscope.errors import AtlasUnfinished, ModelDiffers, OptionError
+from mnemoscope.errors import AtlasUnfinished, OptionError
 from mnemoscope.foundation.files import read_object
 from mnemoscope.foundation.options.mining_options import AUTO, ExtendOptions
 from mnemoscope.foundation.options.model_options import ModelOptions
 from mnemoscope.foundation.progress import Progress, ignore_progress, report_to
 from mnemoscope.mining.passes.random_pass import prepare_again
 from mnemoscope.mining.stages import OPTIONAL_TABLES, STAGES
-from mnemoscope.models import LanguageModel, load_for_ids, load_model, set_threads
+from mnemoscope.models import LanguageModel
 from mnemoscope.models.object_state import check_unchanged, hold_model
 from mnemoscope.runs.driver import Driver
-from mnemoscope.runs.plan import MiningPlan
+from mnemoscope.runs.plan import MiningPlan, load_planned
 from mnemoscope.runs.run import Run, hold
 from mnemoscope.runs.workers.worker import Worker
-from mnemoscope.tracing.scoring.scores import require_model_of
 
 
 @dataclass(frozen=True)
@@ -144,24 +143,11 @@ def load_mined(
     opening: ModelOptions,
     progress: Progress = ignore_progress,
 ) -> LanguageModel:
-    """The model that an atlas was mined from, in the plan's dtype and threads; `model` None is the plan's. Raises
-    ModelDiffers, AtlasUnfinished for a part, and what loading raises.
-    """
+    """`load_planned` of a finished atlas; raises AtlasUnfinished for a part."""
     if part := atlas.manifest.part:
         raise AtlasUnfinished(f"{atlas.path} is {part}; join all parts with `mnemoscope merge`, then extend it")
-    set_threads(plan.threads)
-    if not isinstance(model, LanguageModel):
-        name, opening = open_as_mined(atlas.path, model, opening)
-        progress("loading", 0, None, name)
-        load = load_model if plan.ids_field is None else load_for_ids
-        where = plan.device if device == AUTO else device
-        model = load(name, dtype=plan.dtype, device=where, **opening.keywords())
-    require_model_of(model, atlas)
-    if str(model.dtype) != f"torch.{plan.dtype}":
-        raise ModelDiffers(
-            f"{atlas.path} was mined in {plan.dtype}, {model.spec} is loaded in {model.dtype}; load it in {plan.dtype}"
-        )
-    return model
+    where = None if device == AUTO else device
+    return load_planned(plan, atlas.path, model, opening, device=where, progress=progress)
 
 
 def beside(atlas: Atlas, plan: MiningPlan, *, of: str = "", checkpoint_every: float, progress: Progress) -> Run:

@@ -12,21 +12,19 @@ from mnemoscope.atlas import Atlas, open_atlas, verify
 from mnemoscope.atlas.folder import clear
 from mnemoscope.atlas.form import Manifest
 from mnemoscope.atlas.lock import lock_folder
-from mnemoscope.atlas.manifest import STATE, mined_from, open_as_mined, read_manifest
-from mnemoscope.atlas.schema import TABLES
+from mnemoscope.atlas.manifest import STATE, mined_from, read_manifest
 from mnemoscope.errors import AtlasDamaged, OptionError, PartsDiffer
 from mnemoscope.foundation.options.model_options import ModelOptions
 from mnemoscope.foundation.progress import Progress, report_to
-from mnemoscope.mining.passes.text_tables import SHARED
 from mnemoscope.mining.stages import mined_stages
-from mnemoscope.mining.text.state import MiningState, StateShape
-from mnemoscope.models import LanguageModel, load_model, set_threads
+from mnemoscope.mining.text.state import StateFacts
+from mnemoscope.models import LanguageModel
 from mnemoscope.models.object_state import check_unchanged, hold_model
 from mnemoscope.runs.driver import Driver
-from mnemoscope.runs.plan import MiningPlan, all_versions, library_versions, model_facts
+from mnemoscope.runs.plan import MiningPlan, all_versions, library_versions, load_planned, model_facts
 from mnemoscope.runs.run import Run, check_writable, hold, paths_of, refusal, stored_plan
 from mnemoscope.runs.seal import seal_run
-from mnemoscope.runs.states import CHECKPOINT
+from mnemoscope.runs.states import CHECKPOINT, check_devices
 from mnemoscope.runs.workers.leases import TEXT
 from mnemoscope.runs.workers.worker import Worker
 
@@ -53,8 +51,8 @@ def merge(
 ) -> Atlas:
     """Merges the `parts` of one plan into the atlas `out`. Omitted options of the model are as in the plan.
 
-    Raises PartsDiffer (different plans, a missing or repeated part, another model, library or device name),
-    AtlasDamaged, AtlasExists, PlanDiffers (`out` was begun with another plan), Interrupted.
+    Raises PartsDiffer (different plans, a missing or repeated part, another device name), ModelDiffers (or another
+    library), AtlasDamaged, AtlasExists, PlanDiffers (`out` was begun with another plan), Interrupted.
 
     Args:
         out: The folder of the new atlas.
@@ -79,53 +77,49 @@ def merge(
     manifests = _complete(folders)
     if directory.resolve() in {folder.resolve() for folder in folders}:
         raise OptionError(f"{directory} is one of the parts; choose another folder for the merged atlas")
-    check_writable(directory, force=force, finished=_ADVICE)
-    for folder in folders:
-        if problems := verify(folder):
-            raise AtlasDamaged(f"part {folder} is damaged: {problems[0]}; mine that part again")
-    plan = MiningPlan.from_document(manifests[0]["plan"], folders[0])
-    outline = MiningState.outline(StateShape({}, plan.triggers, ()))
-    for folder in folders:  # refuses devices of different names before anything is made
-        outline.absorb_facts(folder / STATE / CHECKPOINT, plan=plan.hash(), mixed=allow_mixed_devices)
-    loaded = _plans_model(folders[0], plan, model, opening, accept_versions=accept_versions)
-    with hold_model(loaded), hold(lock_folder(directory)), report_to(progress) as report:
-        check_writable(directory, force=force, finished=_ADVICE)  # again, now that the folder is locked
+    with hold(lock_folder(directory)), report_to(progress) as report:
+        check_writable(directory, force=force, finished=_ADVICE)
+        for folder in folders:
+            if problems := verify(folder):
+                raise AtlasDamaged(f"part {folder} is damaged: {problems[0]}; mine that part again")
+        plan = MiningPlan.from_document(manifests[0]["plan"], folders[0])
+        states = [folder.absolute() / STATE / CHECKPOINT for folder in folders]
+        check_devices([StateFacts.read(state).device for state in states], mixed=allow_mixed_devices)
         begun = stored_plan(directory)
         if differs := plan.difference(begun):
             if not force:
                 raise refusal(directory, differs, finished=False)
             begun = {}
-        if not begun:
-            clear(directory)
-        run = Run(
-            directory=directory,
-            plan=plan,
-            facts=model_facts(loaded),
-            counts=manifests[0].corpus.counts,
-            versions=all_versions([*([begun] if begun else []), *manifests]),
-            mixed_devices=allow_mixed_devices,
-            parts=folders,
-            progress=report,
-        )
-        paths = mined_from(folders[0]) | ({} if isinstance(model, LanguageModel) else paths_of(loaded))
-        run.claim(paths)
-        run.note("states", {"paths": [str(folder.absolute() / STATE / CHECKPOINT) for folder in folders]})
-        Driver(run, worker=Worker(run, loaded)).drive(stage for stage in mined_stages(plan) if stage.name != TEXT)
-        check_unchanged(loaded)
-        seal_run(run)
+        versions = [library_versions()] if accept_versions else []
+        loaded = load_planned(plan, folders[0], model, opening, versions=versions)
+        with hold_model(loaded):
+            if not begun:
+                clear(directory)
+            run = Run(
+                directory=directory,
+                plan=plan,
+                facts=model_facts(loaded),
+                counts=manifests[0].corpus.counts,
+                versions=all_versions([*([begun] if begun else []), *manifests]),
+                parts=folders,
+                progress=report,
+            )
+            run.claim(mined_from(folders[0]) | ({} if isinstance(model, LanguageModel) else paths_of(loaded)))
+            run.note("states", {"paths": list(map(str, states))})
+            Driver(run, worker=Worker(run, loaded)).drive(stage for stage in mined_stages(plan) if stage.name != TEXT)
+            check_unchanged(loaded)
+            seal_run(run)
     return open_atlas(directory)
 
 
 def _complete(folders: list[Path]) -> list[Manifest]:
-    """The manifests of the parts."""
+    """The manifests of the parts of one division of one plan, each of which is there once."""
     if not folders:
         raise OptionError("merge needs the folders of the parts")
     manifests = [read_manifest(folder) for folder in folders]
-    seen: dict[int, Path] = {}
+    first, seen, of = manifests[0], dict[int, Path](), 0
     for folder, manifest in zip(folders, manifests, strict=True):
-        first = manifests[0]
-        part, common = manifest.part, first.part
-        if part is None or common is None:
+        if (part := manifest.part) is None:
             raise PartsDiffer(f"{folder} is a whole atlas, not a part; parts are made with `mine --part I/N`")
         if manifest.plan_hash != first.plan_hash:
             one, other = first.plan, manifest.plan
@@ -134,45 +128,14 @@ def _complete(folders: list[Path]) -> list[Manifest]:
                 f"{folder} is part of another plan than {folders[0]} ({', '.join(differing)} differ);"
                 " merge parts of one plan"
             )
-        if part.of != common.of:
-            raise PartsDiffer(
-                f"{folder} is one of {part.of} parts, {folders[0]} one of {common.of}; merge parts of one division"
-            )
+        of = of or part.of
+        if part.of != of:
+            raise PartsDiffer(f"{folder} is {part}, {folders[0]} {first.part}; merge parts of one division")
         if part.index in seen:
-            raise PartsDiffer(
-                f"{folder} repeats part {part.index}/{part.of}, which is {seen[part.index]}; give each part once"
-            )
+            raise PartsDiffer(f"{folder} repeats {part}, which is {seen[part.index]}; give each part once")
         seen[part.index] = folder
-    of = max(part.of for manifest in manifests if (part := manifest.part))
     if missing := [f"{i}/{of}" for i in range(1, of + 1) if i not in seen]:
         raise PartsDiffer(
             f"part {', '.join(missing)} is missing; mine it with the same options and --part {missing[0]}"
         )
-    for folder, manifest in zip(folders, manifests, strict=True):
-        for name in SHARED:
-            path = TABLES[name].path()
-            if manifest.hashes[path] != manifests[0].hashes[path]:
-                raise PartsDiffer(f"{folder} and {folders[0]} disagree on {path}, which parts of one plan share")
     return manifests
-
-
-def _plans_model(
-    part: Path, plan: MiningPlan, model: LanguageModel | str | None, opening: ModelOptions, *, accept_versions: bool
-) -> LanguageModel:
-    here = library_versions()
-    if not accept_versions and (others := [name for name in here if here[name] != getattr(plan, name)]):
-        theirs = ", ".join(f"{name} {getattr(plan, name)} (here {here[name]})" for name in others)
-        raise PartsDiffer(f"the parts were mined with {theirs}; install that, or --accept-versions to merge with these")
-    set_threads(plan.threads)
-    if not isinstance(model, LanguageModel):
-        name, opening = open_as_mined(part, model, opening)
-        model = load_model(name, dtype=plan.dtype, device=plan.device, **opening.keywords())
-    if model.fingerprint != plan.model_fingerprint:
-        raise PartsDiffer(
-            f"{model.spec} is not the model that the parts were mined with ({plan.model}); give it as --model"
-        )
-    if str(model.dtype) != f"torch.{plan.dtype}":
-        raise PartsDiffer(
-            f"the parts were mined in {plan.dtype}, {model.spec} is loaded in {model.dtype}; load it in {plan.dtype}"
-        )
-    return model

@@ -20,14 +20,14 @@ from mnemoscope.mining.passes.vectors.roles import write_layer_roles
 from mnemoscope.mining.passes.vectors.similar_words import write_similar_words
 from mnemoscope.mining.passes.vectors.values import write_layer_values
 from mnemoscope.mining.passes.width import WidthPass
-from mnemoscope.mining.text_pass import collect_states, merge_layer, read_text
+from mnemoscope.mining.text_pass import TextWork, collect_states, merge_layer
 from mnemoscope.runs.plan import MiningPlan
 from mnemoscope.runs.seal import PATTERN_STAGES
 from mnemoscope.runs.workers.leases import TEXT
 from mnemoscope.runs.workers.worker import Stage
 
 STAGES: tuple[Stage, ...] = (
-    Stage(TEXT, "text", read_text, needs_all=False, collect=collect_states),
+    Stage(TEXT, "text", lambda worker, _: TextWork(worker).run(), needs_all=False, collect=collect_states),
     Stage("merging", "layer", merge_layer, needs_all=False),
     Stage("text tables", "run", write_text_tables, needs_all=False),
     Stage("tables", "layer", write_layer_tables, needs_all=False),

@@ -1,18 +1,16 @@
 """A worker's part of the pass over the text: takes leases and counts their batches in one state, saved now and then.
 
 What is in the saved state is done; the rest is lost with the worker and taken by others. A worker without a free lease
-takes those of dead workers. Of a part, batch i of I/N is the i-th of its own:
-the batches of all parts are numbered one part after the other, so that their states fit together.
+takes those of dead workers. The batches of all parts are numbered one part after the other, so that their states fit
+together.
 """
 
-import random
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from mnemoscope.errors import PartsDiffer
 from mnemoscope.foundation.progress import Checkpoints
 from mnemoscope.kernels.devices import join_names
 from mnemoscope.mining.text.batch_loader import BatchLoader
@@ -22,8 +20,8 @@ from mnemoscope.mining.text.ranges import Range, count_numbers, join_ranges, lea
 from mnemoscope.mining.text.state import MiningState, StateFacts, StateShape
 from mnemoscope.models.special_tokens import special_tokens
 from mnemoscope.runs.run import Run
-from mnemoscope.runs.states import CHECKPOINT, CLOSED, STATES, StateFolder, closed_folders, folders_in
-from mnemoscope.runs.workers.leases import AGAIN, DONE, TEXT, Lease, LeaseFolder, published_stage
+from mnemoscope.runs.states import CHECKPOINT, CLOSED, STATES, StateFolder, check_devices, closed_folders, folders_in
+from mnemoscope.runs.workers.leases import DONE, FREE, TEXT, Lease, LeaseFolder, published_stage
 from mnemoscope.runs.workers.worker import Worker
 
 _LOOKS, _POLL = 20, 0.1
@@ -44,10 +42,9 @@ class TextWork:
         if self._folder.path.is_dir():  # of an earlier process of this name
             self._folder.close()
         for other in folders_in(run.directory / STATES):
-            if worker.watch.is_silent(other.name):
-                StateFolder(run.directory, other.name).close()
+            self._is_over_for(other.name)
         # When all is done states are being merged, and must not be taken over.
-        if not self._all_done() and self._folder.adopt(self._fits):
+        if not self._leases.are_done() and self._folder.adopt(self._fits):
             self.state.load(self._folder.state, plan=plan.hash())
         else:
             self._folder.make()
@@ -56,13 +53,11 @@ class TextWork:
         never = special_tokens(model) if plan.skip_special else ()
         one_in = choose_share(self._loader.positions) if self.state.random else 1
         self._reader = BatchReader(model, self.state, everywhere=plan.per_sentence == "all", never=never, one_in=one_in)
-        self._counted = self._tokens_in(self.state.finished)
         self._batches = count_numbers(self.state.finished)
-        self._others = self._tokens_in(_counted_in(closed_folders(run.directory)))
-        """Tokens counted in closed states."""
+        self._others = count_numbers(_counted_in(closed_folders(run.directory)))
+        """Batches counted in closed states."""
         self._fresh, self._seconds = 0, 0.0
         """Tokens counted by this worker itself, and the time spent."""
-        self._free: list[Lease] = []
         self._unsaved: list[Lease] = []
         """Leases with all batches counted, but not all saved."""
         self._current: Lease | None = None
@@ -83,13 +78,15 @@ class TextWork:
     def step(self) -> bool:
         """Takes a lease, counts one batch, or looks after the others; False if nothing is left."""
         if self._current is None:
-            lease, again = self._next()
+            lease = self._worker.next_lease(self._leases, self._leases.read(), self._is_over_for)
             if lease is None:
                 if self._is_over():
                     return False
                 self._worker.wait()
                 return True
-            self._current, self._numbers = lease, numbers_of(self._left_of(lease, again=again))
+            # What another worker has counted of it is in a saved state, or lost.
+            known = [*counted_anywhere(self._run.directory), *self.state.finished]
+            self._current, self._numbers = lease, numbers_of(leave_out(self._run.lease_range(lease.number), known))
         number = next(self._numbers, None)
         if number is None:
             self._unsaved.append(self._current)
@@ -100,20 +97,19 @@ class TextWork:
 
     def count(self, number: int) -> None:
         """Counts one batch of the run."""
-        began = time.monotonic()
-        batch = self._loader(self._plan_number(number))
+        began, run, (part, of) = time.monotonic(), self._run, self._run.part or (1, 1)
+        planned = range(part - 1, self._loader.count, of)[number - run.first_batch]
+        batch = self._loader(planned)
         if not self._reader.read(batch):
-            self.state.halved.append(self._plan_number(number))
+            self.state.halved.append(planned)
         self._is_changed = True
         self.state.finished.append((number, number + 1))
         self._seconds += time.monotonic() - began
-        self._fresh, self._counted, self._batches = (
-            self._fresh + batch.tokens,
-            self._counted + batch.tokens,
-            self._batches + 1,
-        )
-        self._worker.tell(batches=self._batches, tokens=self._counted, rate=self._fresh / self._seconds)
-        self._worker.progress(self._stage, self._others + self._counted, self._run.tokens, "tokens")
+        self._fresh += batch.tokens
+        self._batches += 1
+        self._worker.tell(batches=self._batches, rate=self._fresh / self._seconds)
+        done = run.tokens * (self._others + self._batches) / run.batches
+        self._worker.progress(self._stage, done, run.tokens, "tokens")
 
     def save(self) -> None:
         """Saves the state, if it has changed, and marks its leases done."""
@@ -122,97 +118,56 @@ class TextWork:
             self._folder.save(self.state.serialise(plan=self._worker.plan.hash()), self._worker.record)
             self._is_changed = False
         for lease in self._unsaved:
-            self._leases.end(lease)
+            self._leases.rename(lease, DONE)
         self._unsaved = []
 
     def end(self) -> None:
         """Saves, gives back unfinished leases, and leaves the state to others."""
         self.save()
         if self._current is not None:
-            self._leases.give_back(self._current)
+            self._leases.rename(self._current, FREE)
         self._folder.close()
 
     def _fits(self, state: Path) -> bool:
         """Whether this worker may go on with a closed state: of a device of the same name, unless it is alone."""
-        device = StateFacts.read(state).device
-        if device == self._worker.device or self._worker.is_alone:
-            return True
-        if not self._run.mixed_devices:
-            raise _mixed_devices([device, self._worker.device])
-        return False
-
-    def _plan_number(self, number: int) -> int:
-        """The number of a batch in the plan's order."""
-        part, of = self._run.part or (1, 1)
-        return range(part - 1, self._loader.count, of)[number - self._run.first_batch]
-
-    def _tokens_in(self, ranges: Iterable[Range]) -> int:
-        return self._loader.tokens(map(self._plan_number, numbers_of(ranges)))
+        device, own = StateFacts.read(state).device, self._worker.device
+        check_devices([device, own], mixed=self._worker.is_alone or self._run.mixed_devices)
+        return device == own or self._worker.is_alone
 
     def _is_over(self) -> bool:
         """Whether nothing is left for any worker; saves first."""
-        if self._unsaved:
-            self.save()
+        self.save()
         on = published_stage(self._run.directory)
-        return on is None or on[0] != self._stage or self._all_done()
+        return on is None or on[0] != self._stage or self._leases.are_done()
 
-    def _all_done(self) -> bool:
-        return all(lease.owner == DONE for lease in self._leases.read())
-
-    def _next(self) -> tuple[Lease | None, bool]:
-        """A lease, and whether another worker may have counted some of it."""
-        for _ in range(2):
-            while self._free:
-                lease = self._free.pop(0)
-                if taken := self._leases.take(lease, self._worker.name):
-                    return taken, lease.owner == AGAIN
-            everything = self._leases.read()
-            self._free = [lease for lease in everything if lease.is_free]
-            # Workers begin at random places, so that few try for the same lease.
-            middle = 0 if self._worker.is_alone else random.randrange(len(self._free) + 1)
-            self._free = self._free[middle:] + self._free[:middle]
-        return self._take_over([lease for lease in everything if lease.owner != DONE]), True
-
-    def _take_over(self, others: list[Lease]) -> Lease | None:
-        """A lease of a worker that is dead; None if all must be waited for."""
-        for lease in others:
-            if lease.is_free or lease.owner == self._worker.name:
-                continue
-            folder = StateFolder(self._run.directory, lease.owner)
-            closed = not folder.path.is_dir()
-            if not closed and self._worker.watch.is_silent(lease.owner):
-                folder.close()
-                closed = True
-            if closed and (taken := self._leases.take(lease, self._worker.name)):
-                return taken
-        return None
-
-    def _left_of(self, lease: Lease, *, again: bool) -> list[Range]:
-        """The batches of a lease that no saved state counts; only a lease taken `again` may have some."""
-        known = [*counted_anywhere(self._run.directory), *self.state.finished] if again else []
-        return leave_out(self._run.lease_range(lease.number), known)
+    def _is_over_for(self, worker: str) -> bool:
+        """Whether a worker saves no more: its state is closed, or it is dead, and its state is closed now."""
+        folder = StateFolder(self._run.directory, worker)
+        if folder.path.is_dir() and self._worker.watch.is_silent(worker):
+            folder.close()
+        return not folder.path.is_dir()
 
 
 def layer_state(worker: Worker, layer: int, *, random_alone: bool = False) -> MiningState:
     """One layer of all states together."""
-    states, state = worker.run.states, _empty_state(worker, [layer], random_alone=random_alone)
-    path = states[0] if len(states) == 1 else _merged_path(worker, layer)
-    if not path.is_file():
-        return _absorb_all(worker, state)
-    state.load(path, plan=worker.plan.hash())
+    state, merged = _empty_state(worker, [layer], random_alone=random_alone), _merged_path(worker, layer)
+    for path in [merged] if merged.is_file() else worker.run.states:
+        state.absorb(path, plan=worker.plan.hash())
     return state
 
 
 def merge_layer(worker: Worker, layer: int) -> None:
-    """Merges one layer of all states into a file."""
-    if len(worker.run.states) != 1:
-        state = _absorb_all(worker, _empty_state(worker, [layer]))
-        worker.save(_merged_path(worker, layer).name, state.serialise(plan=worker.plan.hash()))
+    """Merges one layer of several states into a file."""
+    if len(worker.run.states) > 1:
+        worker.save(_merged_path(worker, layer).name, layer_state(worker, layer).serialise(plan=worker.plan.hash()))
 
 
 def merge_states(worker: Worker) -> MiningState:
     """All layers of all states."""
-    return _absorb_all(worker, _empty_state(worker, worker.plan.layers))
+    state = _empty_state(worker, worker.plan.layers)
+    for path in worker.run.states:
+        state.absorb(path, plan=worker.plan.hash())
+    return state
 
 
 def _empty_state(
@@ -226,16 +181,6 @@ def _empty_state(
 
 def _merged_path(worker: Worker, layer: int) -> Path:
     return worker.run.work / f"merged-{layer:03d}.safetensors"
-
-
-def _absorb_all(worker: Worker, state: MiningState) -> MiningState:
-    for path in worker.run.states:
-        state.absorb(path, plan=worker.plan.hash(), mixed=worker.run.mixed_devices)
-    return state
-
-
-def read_text(worker: Worker, _: int) -> None:
-    TextWork(worker).run()
 
 
 def collect_states(run: Run, stage: str = TEXT) -> bool:
@@ -256,7 +201,7 @@ def collect_states(run: Run, stage: str = TEXT) -> bool:
     counted, leases = _counted_in(closed_folders(run.directory)), LeaseFolder(run.directory, stage, run.leases)
     for lease in leases.read():
         if leave_out(run.lease_range(lease.number), counted):
-            leases.open_again(lease)
+            leases.rename(lease, FREE, lost=1)
     return False
 
 
@@ -276,16 +221,8 @@ def _check_states(run: Run) -> list[Path] | None:
         found = both
         states.append(folder / CHECKPOINT)
         names.add(facts.device)
-    if len(names) > 1 and not run.mixed_devices:
-        raise _mixed_devices(names)
+    check_devices(names, mixed=run.mixed_devices)
     return states if found == join_ranges([(run.first_batch, run.first_batch + run.batches)]) else None
-
-
-def _mixed_devices(names: Iterable[str]) -> PartsDiffer:
-    return PartsDiffer(
-        f"workers computed on {' and '.join(sorted(names))}, and last bits differ between them; go on with"
-        " --allow-mixed-devices, or start again on machines of one kind"
-    )
 
 
 def counted_anywhere(directory: Path) -> list[Range]:

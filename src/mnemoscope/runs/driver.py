@@ -17,7 +17,7 @@ from mnemoscope.runs.launch.local import LocalLauncher
 from mnemoscope.runs.run import Run
 from mnemoscope.runs.states import STATES, StateFolder, folders_in
 from mnemoscope.runs.workers.heartbeats import DRIVER, Heartbeat, Watch
-from mnemoscope.runs.workers.leases import DONE, FINISHED, Lease, LeaseFolder, publish
+from mnemoscope.runs.workers.leases import DONE, FINISHED, FREE, Lease, LeaseFolder, publish
 from mnemoscope.runs.workers.status import counted_batches
 from mnemoscope.runs.workers.worker import Stage, Worker, is_of, new_name
 
@@ -119,7 +119,7 @@ class Driver:
             else:  # done by an earlier run, and damaged since
                 again = [lease for lease in leases.read() if (stage.name, lease.number) not in run.record.units]
                 for lease in again:
-                    leases.open_again(lease)
+                    leases.rename(lease, FREE, lost=1)
                 lacking = bool(again)
             turn += 1
 

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mnemoscope.atlas.manifest import open_as_mined
 from mnemoscope.corpus import TokenizedCorpus
-from mnemoscope.errors import PlanDiffers
+from mnemoscope.errors import ModelDiffers, PlanDiffers
 from mnemoscope.foundation.memory_names import most_experts
 from mnemoscope.foundation.options.mining_options import (
     RULES,
@@ -28,6 +29,8 @@ from mnemoscope.foundation.options.mining_options import (
     choose_layers,
     parse_removals,
 )
+from mnemoscope.foundation.options.model_options import ModelOptions
+from mnemoscope.foundation.progress import Progress, ignore_progress
 
 if TYPE_CHECKING:
     from mnemoscope.models import LanguageModel
@@ -221,6 +224,42 @@ def library_versions() -> dict[str, str]:
     import torch
 
     return {"torch": torch.__version__} | {name: version(name) for name in LIBRARIES if name != "torch"}
+
+
+def load_planned(
+    plan: MiningPlan,
+    directory: Path,
+    model: "LanguageModel | str | None",
+    opening: ModelOptions,
+    *,
+    device: str | None = None,
+    versions: Sequence[Mapping[str, str]] | None = None,
+    progress: Progress = ignore_progress,
+) -> "LanguageModel":
+    """The model of the plan in a folder, with the plan's dtype and threads; `model` and `device` are by default the
+    plan's. With `versions` of libraries, of which this process must have one, it computes what the plan's process did.
+    Raises ModelDiffers, and what loading raises.
+    """
+    from mnemoscope.models import LanguageModel, kernels_chosen, load_for_ids, load_model, set_threads
+
+    set_threads(plan.threads)
+    if not isinstance(model, LanguageModel):
+        name, opening = open_as_mined(directory, model, opening)
+        progress("loading", 0, None, name)
+        load = load_model if plan.ids_field is None else load_for_ids
+        model = load(name, dtype=plan.dtype, device=device or plan.device, **opening.keywords())
+    here: dict[str, Any] = {"model_fingerprint": model.fingerprint, "dtype": str(model.dtype).removeprefix("torch.")}
+    if versions is not None:
+        own, libraries = {"device": model.device.type, "attention": model.attention}, library_versions()
+        here |= own | {"kernels": kernels_chosen()} | ({} if libraries in versions else libraries)
+    others = {name: (getattr(plan, name), value) for name, value in here.items() if value != getattr(plan, name)}
+    if others:
+        said = [f"{name.replace('_', ' ')} {was!s:.16} (here {now!s:.16})" for name, (was, now) in others.items()]
+        raise ModelDiffers(
+            f"{directory} is mined from {plan.spec} with {', '.join(said)}; use that model, format and libraries,"
+            f" not {model.spec} as it is here"
+        )
+    return model
 
 
 def model_facts(model: "LanguageModel") -> dict[str, Any]:

@@ -5,7 +5,6 @@ that cannot be used leaves no trace, and a finished atlas is removed only when t
 workers need stands in `unfinished.json`: the plan and, under `work`, the rest. Needs torch only to open a run.
 """
 
-import hashlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -15,14 +14,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mnemoscope.atlas.folder import clear, occupancy, remove_work
-from mnemoscope.atlas.manifest import MANIFEST, STATE, WORK, begin, files_beside, read_manifest, unfinished_plan
+from mnemoscope.atlas.manifest import (
+    MANIFEST,
+    STATE,
+    WORK,
+    begin,
+    files_beside,
+    read_manifest,
+    shared_run_of,
+    unfinished_plan,
+)
 from mnemoscope.atlas.schema import TABLES, Provenance
 from mnemoscope.atlas.tables import patterns_command
 from mnemoscope.corpus import TokenizedCorpus, open_prepared
 from mnemoscope.errors import (
     AtlasError,
     AtlasExists,
-    AtlasNotFound,
     CorpusError,
     MiningError,
     ModelError,
@@ -49,7 +56,7 @@ _LEASE_SECONDS = 60
 _NOMINAL = {"cpu": 4e10, "cuda": 2e14}
 """Operations per second of one thread, and of one card, about."""
 _SHARED = (
-    *("facts", "counts", "batches", "first_batch", "lease_batches", "tokens", "text"),
+    *("facts", "counts", "batches", "first_batch", "lease_batches", "tokens"),
     *("checkpoint_every", "patience", "mixed_devices", "fleet"),
 )
 """What workers read of a run, beside its plan."""
@@ -86,8 +93,6 @@ class Run:
     lease_batches: int = 1
     """Batches of a lease; the last one may have fewer."""
     tokens: int = 0
-    text: str = ""
-    """The sha256 of the file that describes the tokenized text."""
     checkpoint_every: float = MiningOptions.checkpoint_every
     patience: float = FleetOptions.patience
     """Seconds of silence after which a worker counts as dead."""
@@ -180,9 +185,7 @@ class Run:
     @classmethod
     def read(cls, directory: Path) -> "Run":
         """The run that is under way in a folder, for its workers."""
-        begun = unfinished_plan(directory)
-        if begun is None or not begun.get("work"):
-            raise AtlasNotFound(f"{directory} holds no run for workers; `mnemoscope mine --prepare` begins one")
+        begun = shared_run_of(directory)
         try:
             plan, part = MiningPlan.from_document(begun["plan"], directory), begun["part"]
             part = None if part is None else tuple(part)
@@ -211,7 +214,6 @@ class Run:
         estimated without measuring.
         """
         assert self.copy is not None
-        self.text = hash_of_text(self.directory)
         plan, (part, of) = self.plan, self.part or (1, 1)
         every = self.copy.batches(plan.batch_tokens, extra=model.reading.offset, boundaries=model.boundaries)
         sizes = [len(range(one, every.count, of)) for one in range(part)]
@@ -257,12 +259,10 @@ class Run:
 
     def open_text(self) -> TokenizedCorpus:
         """The tokenized text. Raises PartsDiffer if it is another one."""
-        if hash_of_text(self.directory) != self.text:
-            raise PartsDiffer(
-                f"the text in {self.directory} is not the one that this run was prepared with; copy the prepared folder"
-                " whole, or prepare it again with --force"
-            )
-        return open_prepared(self.work / "text", validation=self.plan.validation is not None)
+        copy = open_prepared(self.work / "text", validation=self.plan.validation is not None)
+        if copy.fingerprint != self.plan.corpus_fingerprint:
+            raise PartsDiffer(f"the text in {self.work} is not that of the plan; prepare it again with --force")
+        return copy
 
     def read_note(self, stage: str) -> dict[str, Any]:
         """The facts that a stage noted."""
@@ -283,14 +283,6 @@ class Run:
 
 def note_path(directory: Path, stage: str) -> Path:
     return directory / WORK / f"{stage.replace(' ', '-')}.json"
-
-
-def hash_of_text(directory: Path) -> str:
-    """Empty if there is no tokenized text."""
-    try:
-        return hashlib.sha256((directory / WORK / "text" / "copy.json").read_bytes()).hexdigest()
-    except OSError:
-        return ""
 
 
 def choose_lease(batches: int, *, tokens: int, parameters: int, device: str, threads: int) -> int:

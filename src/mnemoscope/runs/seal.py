@@ -1,7 +1,6 @@
-"""The end of a run: patterns, the manifest, and the seal.
+"""The end of a run: patterns, the manifest, and the seal, none of which need the model.
 
-Sealing needs no model, only `model_facts`: the driver that seals what workers made has none. Patterns are found before
-the seal, layer by layer, and joined after it, since the manifest does not cover them.
+Patterns are found before the seal, layer by layer, and joined after it, since the manifest does not cover them.
 """
 
 import platform
@@ -11,12 +10,12 @@ from typing import Any
 
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.folder import remove_work
-from mnemoscope.atlas.form import COUNTED, Manifest
-from mnemoscope.atlas.manifest import RUN, mined_from, seal, table_files
+from mnemoscope.atlas.form import Manifest
+from mnemoscope.atlas.manifest import RUN, mined_from, seal
 from mnemoscope.atlas.schema import SCHEMA_VERSION, place
 from mnemoscope.atlas.tables import patterns_command
 from mnemoscope.errors import StoreFailed
-from mnemoscope.foundation.files import file_entry, write_json
+from mnemoscope.foundation.files import write_json
 from mnemoscope.foundation.origin import package_version
 from mnemoscope.foundation.progress import StopSignal, interruption
 from mnemoscope.patterns import PatternFinder, join_patterns, open_finder, write_layer_patterns, write_words
@@ -30,7 +29,7 @@ _OF_PATTERNS = ("vocabulary", "background", "sentences", "triggers", "similar_wo
 
 def seal_run(run: Run, *, keep_work: bool = False) -> None:
     """Seals the folder as an atlas, or a part, when all stages are done."""
-    directory, plan, counts, part = run.directory, run.plan, run.counts, run.part
+    directory = run.directory
     run.progress("sealing", 0, None, "")
     write_json(
         directory / RUN,
@@ -43,17 +42,28 @@ def seal_run(run: Run, *, keep_work: bool = False) -> None:
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         },
     )
-    text, questions = run.read_note("text"), None
+    seal(directory, _manifest(run), made=run.record.hashes)
+    if run.part is None:
+        add_patterns(directory)
+    remove_work(directory, keep_text=keep_work)
+
+
+def _manifest(run: Run) -> dict[str, Any]:
+    """The manifest without its files."""
+    plan, counts, part, text = run.plan, run.counts, run.part, run.read_note("text")
     if part is None:
         asked = {stage: run.read_note(stage) for stage in ("scales", "removals", "predictions")}
         halved = {stage: own.pop("halved") for stage, own in asked.items()}
         halved = {stage: steps for stage, steps in halved.items() if steps or stage != "scales"}
         questions = {**asked["removals"], **asked["predictions"], **asked["scales"], "out_of_memory_steps": halved}
+        own: dict[str, Any] = {"questions": questions}
+    else:
+        own = {"part": {"index": part[0], "of": part[1]}}
     given, held_out = counts.get("validation"), int(counts["held_out_sentences"])
     # Sentences of a separate validation text may be mined, too; of the mined text none is.
     total = held_out if given is None else int(given["sentences"])
     shared = 0 if given is None else int(given["overlap_sentences"])
-    document: dict[str, Any] = {
+    return {
         "model": {**run.facts, "spec": plan.spec},
         "corpus": {
             "spec": plan.corpus,
@@ -72,13 +82,8 @@ def seal_run(run: Run, *, keep_work: bool = False) -> None:
         "versions": run.versions,
         "byte_identity_promised": len(run.versions) == 1 and not text["halved"],
         **text["equality"],
-        **({} if questions is None else {"questions": questions}),
-        **({} if part is None else {"part": {"index": part[0], "of": part[1]}}),
+        **own,
     }
-    seal(directory, document, made=run.record.hashes)
-    if part is None:
-        add_patterns(directory)
-    remove_work(directory, keep_text=keep_work)
 
 
 def add_patterns(directory: Path) -> None:
@@ -94,11 +99,11 @@ def add_patterns(directory: Path) -> None:
 
 def number_words(worker: Worker, _: int) -> None:
     """Numbers the words of all layers at once: ties between patterns are ordered by their words."""
-    worker.made.append(write_words(_unsealed_atlas(worker.run), progress=worker.progress))
+    worker.made.append(write_words(_unsealed_atlas(worker), progress=worker.progress))
 
 
 def find_layer_patterns(worker: Worker, layer: int) -> None:
-    finder = worker.keep(PatternFinder, lambda: open_finder(_unsealed_atlas(worker.run)))
+    finder = worker.keep(PatternFinder, lambda: open_finder(_unsealed_atlas(worker)))
     worker.made.append(write_layer_patterns(finder.atlas, layer, finder))
 
 
@@ -109,27 +114,11 @@ PATTERN_STAGES = (
 """The last stages, which read tables alone."""
 
 
-def _unsealed_atlas(run: Run) -> Atlas:
+def _unsealed_atlas(worker: Worker) -> Atlas:
     """The folder as an atlas with only the tables in which patterns are found."""
-    directory, plan = run.directory, run.plan
-    read = {path: found[0].name for path in table_files(directory) if (found := place(path))}
-    files = {path: file_entry(directory / path) for path, name in read.items() if name in _OF_PATTERNS}
-    document = {
-        "schema": SCHEMA_VERSION,
-        "package": package_version(),
-        "model": dict(run.facts),
-        "corpus": {
-            "spec": plan.corpus,
-            "fingerprint": plan.corpus_fingerprint,
-            "counts": dict.fromkeys(COUNTED, 0),
-            "held_out_share": 0.0,
-            "overlap": {"sentences": 0, "of": 0, "share": 0.0},
-        },
-        "projections": _PROJECTIONS,
-        "out_of_memory_batches": [],
-        "plan": plan.document(),
-        "plan_hash": plan.hash(),
-        "layers": list(plan.layers),
-        "files": files,
-    }
+    directory, files = worker.directory, {}
+    for path, sha in worker.record.hashes.items():
+        if (found := place(path)) and found[0].name in _OF_PATTERNS:
+            files[path] = {"bytes": (directory / path).stat().st_size, "sha256": sha}
+    document = {**_manifest(worker.run), "schema": SCHEMA_VERSION, "package": package_version(), "files": files}
     return Atlas(directory, Manifest.of(document), manifest_hash="")

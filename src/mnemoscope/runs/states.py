@@ -7,13 +7,13 @@ new worker goes on with a closed state, if there is one, so there are never more
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
 from mnemoscope.atlas.manifest import WORK
-from mnemoscope.errors import MnemoscopeError
+from mnemoscope.errors import MnemoscopeError, PartsDiffer
 from mnemoscope.foundation.files import flush, make_folder, storing
 from mnemoscope.runs.record import RunRecord
 
@@ -86,6 +86,16 @@ class StateFolder:
             except FileNotFoundError:
                 return False
         return True
+
+
+def check_devices(names: Iterable[str], *, mixed: bool) -> None:
+    """Raises PartsDiffer if devices of several names count parts of a text, unless that is allowed."""
+    known = sorted({*names} - {""})
+    if len(known) > 1 and not mixed:
+        raise PartsDiffer(
+            f"{' and '.join(known)} have counted parts of this text, and last bits differ between them; use machines"
+            " of one kind, or --allow-mixed-devices"
+        )
 
 
 def folders_in(parent: Path) -> list[Path]:

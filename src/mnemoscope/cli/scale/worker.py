@@ -62,9 +62,9 @@ def worker(options: WorkerOptions, *, json: bool) -> None:
     Example: mnemoscope worker atlas
     """
     atlas, parent = options.atlas, options.parent
-    from mnemoscope.runs.run import Run
+    from mnemoscope.atlas.manifest import shared_run_of
 
-    Run.read(atlas)  # refuses a folder without a run before torch is imported
+    shared_run_of(atlas)
     from mnemoscope.runs.workers.joining import work, worker_name_from_environment
     from mnemoscope.runs.workers.worker import new_name
 

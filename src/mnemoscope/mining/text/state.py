@@ -155,30 +155,17 @@ class MiningState:
                 one.load(stored)
         self.finished, self.device, self.halved = facts.finished, facts.device, facts.halved
 
-    def absorb(self, path: Path, *, plan: str, mixed: bool = False) -> None:
-        """Adds the state saved at `path`. Raises AtlasDamaged, and PartsDiffer if it counts a batch that is counted
-        already or, unless `mixed`, was computed by a device of another name.
-        """
-        self._add(path, self.shape, plan=plan, mixed=mixed)
-
-    def absorb_facts(self, path: Path, *, plan: str, mixed: bool = False) -> None:
-        """`absorb` without the numbers."""
-        self._add(path, StateShape({}, 0, ()), plan=plan, mixed=mixed)
-
-    def _add(self, path: Path, shape: StateShape, *, plan: str, mixed: bool) -> None:
-        other = MiningState(shape, devices=self.devices)
+    def absorb(self, path: Path, *, plan: str) -> None:
+        """Adds the state saved at `path`. Raises AtlasDamaged, and PartsDiffer for a batch that is counted already."""
+        if not self.finished:  # nothing to add it to
+            self.load(path, plan=plan)
+            return
+        other = MiningState(self.shape, devices=self.devices)
         other.load(path, plan=plan)
         if twice := shared_ranges(self.finished, other.finished):
             batches = ", ".join(f"{first} to {end - 1}" for first, end in twice[:3]) + (", ..." if twice[3:] else "")
             raise PartsDiffer(f"{path} counts batches a second time ({batches}); leave it out, or mine again")
-        joined = join_names(self.device, other.device)
-        if len(split_names(joined)) > 1 and not mixed:
-            others = f", others on {self.device}" if self.device not in ("", joined) else ""
-            raise PartsDiffer(
-                f"{path} was computed on {other.device}{others}, so last digits may differ; "
-                "mine it again on the same, or --allow-mixed-devices"
-            )
-        self.device = joined
+        self.device = join_names(self.device, other.device)
         self.halved = sorted([*self.halved, *other.halved])
         self.finished = join_ranges([*self.finished, *other.finished])
         ours = self.collectors()

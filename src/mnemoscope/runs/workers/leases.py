@@ -21,8 +21,8 @@ from mnemoscope.atlas.manifest import WORK
 from mnemoscope.errors import StoreFailed
 from mnemoscope.foundation.files import json_bytes, make_folder, read_object, storing
 
-FREE, AGAIN, DONE = "free", "again", "done"
-"""Owners that are no workers: never taken; given up by a worker that may have begun; done."""
+FREE, DONE = "free", "done"
+"""Owners that are no workers."""
 TEXT, FINISHED = "mining", "finished"
 """The stage in which the model reads the text, and the one after the last."""
 LEASES, STAGE = f"{WORK}/leases", f"{WORK}/stage.json"
@@ -33,15 +33,11 @@ _LOOKS, _MOMENT = 50, 0.02
 
 @dataclass(frozen=True)
 class Lease:
-    """One task: its number, how often it was lost, and its owner: a worker, `free`, `again` or `done`."""
+    """One task: its number, how often it was lost, and its owner: a worker, `free` or `done`."""
 
     number: int
     lost: int
     owner: str
-
-    @property
-    def is_free(self) -> bool:
-        return self.owner in (FREE, AGAIN)
 
     @property
     def file_name(self) -> str:
@@ -62,16 +58,13 @@ class LeaseFolder:
             return cls(directory, stage, int(path.name.rpartition("-")[2]))
         return None
 
-    def make(self, *, again: int = 0) -> None:
-        """Makes the files, unless they are there; of several processes one succeeds. Some of the first `again` tasks
-        may have been done before.
-        """
+    def make(self) -> None:
+        """Makes the files, unless they are there; of several processes one succeeds."""
         making = self.path.parent / f"making-{uuid4().hex}"
         make_folder(making)
         with storing(self.path):
             for number in range(self.count):
-                lease = Lease(number, 0, AGAIN if number < again else FREE)
-                os.close(os.open(making / lease.file_name, os.O_CREAT | os.O_EXCL, 0o644))
+                (making / Lease(number, 0, FREE).file_name).touch()
             with suppress(OSError):  # it is there
                 making.rename(self.path)
         shutil.rmtree(making, ignore_errors=True)
@@ -97,30 +90,23 @@ class LeaseFolder:
             if parts := _NAME.fullmatch(name):
                 yield Lease(int(parts[1]), int(parts[2]), parts[3])
 
+    def are_done(self) -> bool:
+        return all(lease.owner == DONE for lease in self.read())
+
     def take(self, lease: Lease, worker: str) -> Lease | None:
         """None if another worker was first."""
-        return self._rename(lease, replace(lease, lost=lease.lost + (not lease.is_free), owner=worker))
-
-    def give_back(self, lease: Lease) -> Lease | None:
-        """None if it was taken away."""
-        return self._rename(lease, replace(lease, owner=AGAIN))
+        return self.rename(lease, worker, lost=lease.owner != FREE)
 
     def free_those_of(self, worker: str) -> None:
         """Gives back what an earlier process of this name had taken."""
         for lease in self.read():
             if lease.owner == worker:
-                self.give_back(lease)
+                self.rename(lease, FREE)
 
-    def open_again(self, lease: Lease) -> None:
-        """Frees a lease that turned out not to be done."""
-        self._rename(lease, replace(lease, lost=lease.lost + 1, owner=AGAIN))
-
-    def end(self, lease: Lease) -> Lease | None:
-        """None if it was taken away."""
-        return self._rename(lease, replace(lease, owner=DONE))
-
-    def _rename(self, old: Lease, new: Lease) -> Lease | None:
-        source, target = self.path / old.file_name, self.path / new.file_name
+    def rename(self, lease: Lease, owner: str, *, lost: int = 0) -> Lease | None:
+        """Gives the task to another owner; None if it was taken away."""
+        new = replace(lease, owner=owner, lost=lease.lost + lost)
+        source, target = self.path / lease.file_name, self.path / new.file_name
         with storing(self.path):
             try:
                 os.rename(source, target)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from uuid import uuid4
@@ -27,7 +28,7 @@ from mnemoscope.runs.plan import MiningPlan
 from mnemoscope.runs.record import RunRecord
 from mnemoscope.runs.run import Run
 from mnemoscope.runs.workers.heartbeats import DRIVER, Heartbeat, Watch
-from mnemoscope.runs.workers.leases import DONE, FINISHED, TEXT, Lease, LeaseFolder, published_stage
+from mnemoscope.runs.workers.leases import DONE, FINISHED, FREE, TEXT, Lease, LeaseFolder, published_stage
 
 if TYPE_CHECKING:
     from mnemoscope.models import LanguageModel
@@ -100,7 +101,7 @@ class Worker:
         self._model = model
         self._kept: tuple[Hashable, Any] = (None, None)
         self._shared: dict[Hashable, Any] = {}
-        self.said: dict[str, Any] = {"device": self.device, "stage": "starting", "tokens": 0, "batches": 0, "rate": 0.0}
+        self.said: dict[str, Any] = {"device": self.device, "stage": "starting", "batches": 0, "rate": 0.0}
         """The content of its heartbeat."""
 
     @property
@@ -204,24 +205,27 @@ class Worker:
         leases.free_those_of(self.name)
         on = published_stage(self.directory)
         while not self.stop() and published_stage(self.directory) == on:
-            waiting = [lease for lease in leases.read() if lease.owner != DONE]
+            found = leases.read()
+            done = sum(lease.owner == DONE for lease in found)
             if stage.unit == "layer":
-                self.progress(stage.name, leases.count - len(waiting), leases.count, "layers")
-            if not waiting:
+                self.progress(stage.name, done, leases.count, "layers")
+            if done == leases.count:
                 return
-            lease = self._choose(waiting)
-            taken = leases.take(lease, self.name) if lease else None
+            taken = self.next_lease(leases, found, self.watch.is_dead)
             if taken is None:
                 self.wait()
                 continue
             if (stage.name, taken.number) not in self.record.units:
                 self.do(stage, taken.number)
-            leases.end(taken)
+            leases.rename(taken, DONE)
 
-    def _choose(self, waiting: list[Lease]) -> Lease | None:
-        if free := [lease for lease in waiting if lease.is_free]:
-            return free[0] if self.is_alone else random.choice(free)
-        return next((lease for lease in waiting if self.watch.is_dead(lease.owner)), None)
+    def next_lease(self, leases: LeaseFolder, found: list[Lease], is_dead: Callable[[str], bool]) -> Lease | None:
+        """Takes a free lease of those `found`, or one of a dead worker; None if all must be waited for."""
+        free = [lease for lease in found if lease.owner == FREE]
+        if not self.is_alone:  # so that few try for the same lease
+            random.shuffle(free)
+        others = (lease for lease in found if lease.owner not in (FREE, DONE, self.name) and is_dead(lease.owner))
+        return next(filter(None, (leases.take(lease, self.name) for lease in chain(free, others))), None)
 
     def follow(self, stages: Sequence[Stage], *, text_only: bool = False) -> bool:
         """Does what is published until the run is finished (or its text, with `text_only`); returns whether it is."""
