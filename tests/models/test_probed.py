@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 from mining.conftest import byte_tokenizer, odd_text, tiny_model
 from mining.equal_atlases import assert_equal_atlases
 from mnemoscope.atlas import open_atlas
-from mnemoscope.errors import ModelUnsupported, ProofFailed
+from mnemoscope.errors import ModelChanged, ModelUnsupported, ProofFailed
 from mnemoscope.foundation.budget import Budget
 from mnemoscope.mining import mine
 from mnemoscope.models import LanguageModel, language_model, load_model
@@ -69,7 +69,9 @@ def test_an_adapted_model_is_mined_as_the_one_it_is_merged_into(name: str, dora:
     for layer in range(2):
         torch.testing.assert_close(values[layer], merged.values(layer), atol=1e-6, rtol=1e-5)
         torch.testing.assert_close(keys[layer], merged.keys(layer), atol=1e-6, rtol=1e-5)
-    assert (model.fingerprint, model.probed) == (merged.fingerprint, False)  # the one network is both
+    assert (model.fingerprint, model.probed) == (mark, True)
+    with pytest.raises(ModelChanged):  # the one network is the merged one by now
+        model.coefficients("a")
     assert model.sizes.ffn_parameters == merged.sizes.ffn_parameters
 
 

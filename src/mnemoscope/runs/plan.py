@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mnemoscope.atlas.manifest import open_as_mined
-from mnemoscope.corpus import TokenizedCorpus
 from mnemoscope.errors import ModelDiffers, PlanDiffers
 from mnemoscope.foundation.memory_names import most_experts
 from mnemoscope.foundation.options.mining_options import (
@@ -33,6 +31,7 @@ from mnemoscope.foundation.options.model_options import ModelOptions
 from mnemoscope.foundation.progress import Progress, ignore_progress
 
 if TYPE_CHECKING:
+    from mnemoscope.corpus import TokenizedCorpus
     from mnemoscope.models import LanguageModel
 
 LIBRARIES = ("torch", "transformers", "tokenizers", "sentencex")
@@ -170,7 +169,7 @@ class MiningPlan:
         stated: dict[str, Any] = {name: begun[name] for name in LIBRARIES if name in begun}
         return replace(self, **stated)
 
-    def with_texts(self, copy: TokenizedCorpus, begun: Mapping[str, Any] | None) -> "MiningPlan":
+    def with_texts(self, copy: "TokenizedCorpus", begun: Mapping[str, Any] | None) -> "MiningPlan":
         """The plan with what only the texts tell; `begun` is a plan in whose run it goes on."""
         sentences, tokens = int(copy.counts["mined_sentences"]), int(copy.counts["mined_tokens"])
         default = default_removals(mined_tokens=tokens, mined_sentences=sentences, layers=len(self.layers))
@@ -244,6 +243,8 @@ def load_planned(
 
     set_threads(plan.threads)
     if not isinstance(model, LanguageModel):
+        from mnemoscope.atlas.manifest import open_as_mined  # needs pyarrow; speeds are measured without it
+
         name, opening = open_as_mined(directory, model, opening)
         progress("loading", 0, None, name)
         load = load_model if plan.ids_field is None else load_for_ids
