@@ -1,11 +1,13 @@
 """The driver's own part: what it does with states that do not fit together, and with workers that come and go."""
 
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import mnemoscope as ms
 from distributed.fleet import FleetWorker, run_fleet, settle
 from mining.conftest import WORDS, tiny_model
 from mining_killed import sentences
@@ -18,6 +20,7 @@ from mnemoscope.runs.driver import COLLECTING, Driver
 from mnemoscope.runs.run import Run
 from mnemoscope.runs.states import CLOSED, STATES, closed_folders
 from mnemoscope.runs.workers.leases import DONE, FREE, TEXT, LeaseFolder, published_stage
+from mnemoscope.runs.workers.worker import Stage, Worker
 
 READING, VALUES = (next(stage for stage in STAGES if stage.name == name) for name in (TEXT, "values"))
 OPTIONS = MiningOptions(split="line", triggers=4, batch_tokens=60, checkpoint_every=0)
@@ -146,3 +149,28 @@ def test_what_is_done_and_not_recorded_is_done_again(run: Run) -> None:
     with driver.running():
         driver.do(VALUES)
     assert free == [[0, 1], [1]]
+
+
+@pytest.mark.full
+def test_patterns_that_another_process_finds_have_the_same_bytes(
+    model: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, helped, do = tmp_path / "text.txt", [0], Worker.do
+    path.write_text(sentences(80, WORDS, seed=5))
+    ms.mine(model, path, out=tmp_path / "alone", split="line")
+
+    def do_late(worker: Worker, stage: Stage, number: int) -> None:
+        """Leaves the helper the time to find patterns of a layer."""
+        records, until = tmp_path / "helped/work/records", time.monotonic() + 60
+        while stage.name == "patterns" and not helped[0] and time.monotonic() < until:
+            helped[0] = sum(each.read_bytes().count(b'"patterns"') for each in records.glob("helper-*.jsonl"))
+            time.sleep(0.05)
+        do(worker, stage, number)
+
+    monkeypatch.setattr(Worker, "do", do_late)
+    monkeypatch.setattr(driver_file, "MEMORIES_EACH", 1)
+    monkeypatch.setattr(driver_file, "usable_cores", lambda: range(2))
+    ms.mine(model, path, out=tmp_path / "helped", split="line")
+    assert helped[0] > 0
+    for one in sorted((tmp_path / "alone").rglob("*.parquet")):
+        assert one.read_bytes() == (tmp_path / "helped" / one.relative_to(tmp_path / "alone")).read_bytes(), one
