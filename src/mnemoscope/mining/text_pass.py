@@ -149,25 +149,32 @@ class TextWork:
 
 
 def layer_state(worker: Worker, layer: int, *, random_alone: bool = False) -> MiningState:
-    """One layer of all states together."""
-    state, merged = _empty_state(worker, [layer], random_alone=random_alone), _merged_path(worker, layer)
-    for path in [merged] if merged.is_file() else worker.run.states:
-        state.absorb(path, plan=worker.plan.hash())
-    return state
+    """One layer of all states together; several have been merged, but for those of random firings alone."""
+    states = worker.run.states
+    merged = len(states) > 1 and not random_alone
+    return _add_up(worker, [layer], [_merged_path(worker, layer)] if merged else states, random_alone=random_alone)
 
 
 def merge_layer(worker: Worker, layer: int) -> None:
     """Merges one layer of several states into a file."""
-    if len(worker.run.states) > 1:
-        worker.save(_merged_path(worker, layer).name, layer_state(worker, layer).serialise(plan=worker.plan.hash()))
+    states = worker.run.states
+    if len(states) > 1:
+        whole = _add_up(worker, [layer], states)
+        worker.save(_merged_path(worker, layer).name, whole.serialise(plan=worker.plan.hash()))
 
 
 def merge_states(worker: Worker) -> MiningState:
     """All layers of all states."""
-    state = _empty_state(worker, worker.plan.layers)
-    for path in worker.run.states:
-        state.absorb(path, plan=worker.plan.hash())
-    return state
+    return _add_up(worker, worker.plan.layers, worker.run.states)
+
+
+def _add_up(
+    worker: Worker, layers: Sequence[int], states: Sequence[Path], *, random_alone: bool = False
+) -> MiningState:
+    whole = _empty_state(worker, layers, random_alone=random_alone)
+    for path in states:
+        whole.absorb(path, plan=worker.plan.hash())
+    return whole
 
 
 def _empty_state(
