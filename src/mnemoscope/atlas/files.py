@@ -173,8 +173,8 @@ def manifests_of(directory: Path) -> tuple[str, ...]:
 
 
 def verify(path: str | os.PathLike[str]) -> list[str]:
-    """The faults of an atlas, one line each; empty without any. Reads every covered byte and
-    changes nothing. run.json, annotations and files that are no tables are not covered.
+    """The faults of an atlas, one line each; empty without any. Reads every covered byte and changes nothing. run.json,
+    annotations and files that are no tables are not covered.
 
     Raises AtlasNotFound, AtlasUnfinished or AtlasTooNew where there is no atlas to verify.
 

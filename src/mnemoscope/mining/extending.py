@@ -103,7 +103,7 @@ def extend(
             with hold_model(loaded), hold(write_beside(atlas)):
                 for name in made:
                     for path in files_of(atlas, name) if name in there else ():
-                        (atlas.path / path).unlink(missing_ok=True)
+                        atlas.local(path).unlink(missing_ok=True)
                     run = beside(atlas, plan, checkpoint_every=checkpoint_every, progress=report)
                     run.texts = texts
                     if name == "random":
@@ -125,7 +125,7 @@ def _ordered_names(tables: Sequence[str]) -> list[str]:
 def has_table(atlas: Atlas, name: str) -> bool:
     """Whether an optional table is there, for every mined layer if it has one file each."""
     files = files_of(atlas, name)
-    return set(files) <= atlas.hashes.keys() and all((atlas.path / path).is_file() for path in files)
+    return set(files) <= atlas.hashes.keys() and all(atlas.local(path).is_file() for path in files)
 
 
 def files_of(atlas: Atlas, name: str) -> list[str]:
