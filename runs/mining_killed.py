@@ -2,10 +2,12 @@
 
 `warm`: children are forked from this process, which has torch and the models loaded, so the moments fall into the
 work. `real`: the command itself, `python -m mnemoscope mine`. `analyze` and `report`: children that make patterns,
-answers and figures of a mined atlas. All are real processes and the kill is SIGKILL.
+answers and figures of a mined atlas. `model`: the command with a model, a text and options of `mine`; it says what
+every kill cost. All are real processes and the kill is SIGKILL.
 Run by tests/mining/test_resume.py with few kills, by runs/kills.sh with many.
 
     python runs/mining_killed.py warm|real|analyze|report KILLS SEED FOLDER
+    python runs/mining_killed.py model KILLS SEED FOLDER MODEL TEXT [OPTION ...]
 """
 
 import os
@@ -282,12 +284,59 @@ def real(kills: int, seed: int, base: Path) -> dict[str, Any]:
     return {"kills": done, "runs": runs, "seconds": round(usual, 2)}
 
 
+def model(kills: int, seed: int, base: Path, words: list[str]) -> dict[str, Any]:
+    """Kills the command itself on any model; a kill costs what was done since the last line of the run's record (or
+    since the command began), and the time until the next command takes the run up.
+    """
+
+    def start(out: Path) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "mnemoscope", "mine", *words, "--out", str(out)]
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    whole, out, chance = base / "whole", base / "killed", random.Random(seed)
+    began = time.time()
+    if start(whole).wait():
+        raise SystemExit("the command failed")
+    usual = time.time() - began
+    costs: list[dict[str, float]] = []
+    while True:
+        began = time.time()
+        process = start(out)
+        wait = chance.uniform(0, 3.5 * usual / kills) if len(costs) < kills else None
+        stop = time.time() + (wait or float("inf"))
+        if costs:  # the next command takes it up
+            while process.poll() is None and time.time() < stop:
+                marks = out / "unfinished.json"
+                if marks.exists() and marks.stat().st_mtime > began:
+                    costs[-1]["taking up"] = round(time.time() - began, 1)
+                    break
+                time.sleep(0.05)
+        while process.poll() is None and time.time() < stop:
+            time.sleep(0.05)
+        if process.poll() is not None:
+            break
+        killed_at = time.time()
+        saved = max([began, *(path.stat().st_mtime for path in out.glob("work/records/*.jsonl"))])
+        process.kill()
+        process.wait()
+        costs.append({"after": round(killed_at - began, 1), "lost": round(killed_at - saved, 1), "taking up": 0.0})
+        print(json.dumps(costs[-1]), file=sys.stderr, flush=True)
+    if process.returncode:
+        raise SystemExit("the command failed")
+    if tables(out) != tables(whole):
+        raise SystemExit(f"{out} differs")
+    totals = [round(cost["lost"] + cost["taking up"], 1) for cost in costs]
+    return {"kills": len(costs), "seconds": round(usual), "most": max(totals), "costs": sorted(totals)}
+
+
 def main() -> None:
     """Kills as often as asked and reports."""
     how, kills, seed, base = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
     base.mkdir(parents=True, exist_ok=True)
     if how in ("analyze", "report"):
         print(json.dumps(later(how, kills, seed, base)))
+    elif how == "model":
+        print(json.dumps(model(kills, seed, base, sys.argv[5:])))
     else:
         print(json.dumps((warm if how == "warm" else real)(kills, seed, base)))
 

@@ -126,9 +126,8 @@ def test_a_worker_that_ends_is_replaced_while_work_goes_on(run: Run) -> None:
     launcher, notes = Workers(end_one), list[str]()
     run.progress = lambda stage, *rest: notes.append(f"{stage} {rest[-1]}")
     driver = driver_of(run, launcher)
-    with driver.running():
-        driver.do(VALUES)
-        assert (len(launcher.began), len(launcher.alive)) == (4, 2)
+    driver.drive([VALUES])
+    assert len(launcher.began) == 4
     assert notes[-1] == "values tasks; 2 workers"
     assert sum("lost: killed by SIGKILL" in note for note in notes) == 2
 
@@ -146,8 +145,7 @@ def test_what_is_done_and_not_recorded_is_done_again(run: Run) -> None:
         return {}
 
     driver = driver_of(run, Workers(do_all))
-    with driver.running():
-        driver.do(VALUES)
+    driver.drive([VALUES])
     assert free == [[0, 1], [1]]
 
 

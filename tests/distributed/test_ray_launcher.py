@@ -81,8 +81,6 @@ def test_workers_work_where_they_are_told_to_until_they_are_asked_to_stop(atlas:
     launched.start("waits for room")
     assert launched.take_ended() == {}
     launched.stop()
-    assert launched.take_ended() == {"one": None, "two": None, "waits for room": None}
-    assert launched.take_ended() == {}
     assert sorted(path.name for path in atlas.iterdir()) == ["one", "one-saved", "two", "two-saved"]
 
 
@@ -117,7 +115,6 @@ def test_a_worker_that_does_not_end_is_killed(atlas: Path) -> None:
     launched.start("deaf")
     process = text_of(atlas / "deaf").split()[0]
     launched.stop()
-    assert launched.take_ended() == {"deaf": "did not end within 0.3 s, and was killed"}
     wait_until(lambda: not Path(f"/proc/{process}").exists())
     assert not (atlas / "deaf-saved").exists()
 
@@ -213,7 +210,6 @@ assert len({text.split()[3] for text in texts}) == 2, "a raylet each"
 if len(sys.argv) > 3:
     sys.stdin.read()
 launched.stop()
-assert launched.take_ended() == {"one": None, "two": None}
 """
 
 

@@ -233,7 +233,7 @@ def test_what_was_damaged_while_the_run_was_unfinished_is_made_again(
 @pytest.mark.full
 def test_a_saved_state_that_was_damaged_is_not_taken_up(run: Runs, whole: dict[str, bytes]) -> None:
     run.break_off(9)
-    flip(run.atlas / "work/states/single-process/state.safetensors")
+    flip(run.atlas / "work/closed/single-process/state.safetensors")
     said: list[str] = []
     assert run(progress=lambda stage, *more: said.append(more[-1]) if stage == "note" else None) == whole
     assert len([line for line in said if "damaged since the run was stopped" in line]) == 1

@@ -67,7 +67,7 @@ _NAMED = re.compile(
     rf"state/[a-z]+\.safetensors"
     rf"|work/[a-z0-9-]+\.(safetensors|json|parquet)"
     rf"|work/leases/[a-z0-9-]+/[0-9]+\.[0-9]+\.[A-Za-z0-9-]+"
-    rf"|work/(states|closed)/[A-Za-z0-9-]+/state\.safetensors"
+    rf"|work/(states|closed)/[A-Za-z0-9-]+/state\.safetensors(\.part)?"
     rf"|work/beats/[A-Za-z0-9-]+\.json"
     rf"|work/records/[A-Za-z0-9-]+\.jsonl"
     rf"|work/text/(validation/)?(copy\.json|[a-z_]+\.bin(\.spill)?)"

@@ -105,9 +105,8 @@ def extend(
                     for path in files_of(atlas, name) if name in there else ():
                         atlas.local(path).unlink(missing_ok=True)
                     run = beside(atlas, plan, checkpoint_every=checkpoint_every, progress=report)
-                    run.texts = texts
                     if name == "random":
-                        prepare_again(run, loaded)
+                        prepare_again(run, loaded, texts)
                     Driver(run, worker=Worker(run, loaded)).drive(stage for stage in STAGES if stage.table == name)
                     check_unchanged(loaded)
                     cover(atlas, files_of(atlas, name))

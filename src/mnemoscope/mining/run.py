@@ -154,18 +154,16 @@ def run_mining(
     """`mine` with its options as one object; with the workers of `fleet`, whose bytes are those of one process with as
     many threads as a worker. With `prepare` it only settles the run in the folder, for workers started otherwise.
     """
-    several = fleet != ALONE
     held_out = None if options.validation is None else os.fspath(options.validation)
     check_spelling(directory.absolute(), os.fspath(corpus), held_out)
-    if several and options.part is not None:
+    if fleet != ALONE and options.part is not None:
         raise OptionError("--part is a fixed share of the batches, but workers share all of them; leave one out")
     require_addresses(_ADDRESSES, "mining")
     with hold(lock_folder(directory)):
         check_writable(directory, force=options.force, finished=MINE_AGAIN if fleet.prepare else "")
         texts = open_texts(directory, os.fspath(corpus), held_out, options)
-        begun = begun_threads(directory, options)
-        fleet = _choose_number(fleet, options, begun) if several else fleet
-        set_threads(begun or (_threads(fleet) if several else None))
+        fleet, threads = _share_cores(fleet, options, directory)
+        set_threads(threads)
         loaded = _load(model, directory, options, progress)
         with hold_model(loaded):
             check_wide_numbers(loaded)
@@ -178,13 +176,15 @@ def run_mining(
             if run.is_finished or fleet.prepare:
                 return directory
             stages = [stage for stage in mined_stages(run.plan) if run.part is None or not stage.needs_all]
-            if not several:
+            if fleet == ALONE:
                 worker = Worker(run, loaded)
                 Driver(run, worker=worker).drive(stages)
-                if run.part:
-                    _write_part(worker)
+                if run.part:  # what `merge` needs of it
+                    folder = directory / STATE
+                    write_bytes(folder / CHECKPOINT, merge_states(worker).serialise(plan=run.plan.hash()))
+                    copy_file(run.work / PREFIXES, folder / PREFIXES)
                 check_unchanged(loaded)
-        if several:
+        if fleet != ALONE:
             del loaded, texts  # workers have their own
             run.copy = None
             gc.collect()
@@ -193,13 +193,6 @@ def run_mining(
             _start_driver(run, options.opening, fleet).drive(stages)
         seal_run(run, keep_work=options.keep_work)
     return directory
-
-
-def _write_part(worker: Worker) -> None:
-    """Writes what `merge` needs of a part."""
-    folder = worker.directory / STATE
-    write_bytes(folder / CHECKPOINT, merge_states(worker).serialise(plan=worker.plan.hash()))
-    copy_file(worker.run.work / PREFIXES, folder / PREFIXES)
 
 
 def _load(model: LanguageModel | str, directory: Path, options: MiningOptions, progress: Progress) -> LanguageModel:
@@ -216,12 +209,6 @@ def _load(model: LanguageModel | str, directory: Path, options: MiningOptions, p
 def run_worker(directory: Path, name: str, **options: Any) -> bool:
     """One worker of the run in a folder, as the command line and launchers start it."""
     return work(directory, name, STAGES, **options)
-
-
-def begun_threads(directory: Path, options: MiningOptions) -> int | None:
-    """The threads of a worker in the run of this folder; None if there is none or `force` discards it."""
-    threads = None if options.force else plan_of(directory).get("threads")
-    return threads if isinstance(threads, int) and threads > 0 else None
 
 
 def _device(directory: Path, options: MiningOptions) -> str:
@@ -242,21 +229,20 @@ def _device(directory: Path, options: MiningOptions) -> str:
     return kind
 
 
-def _threads(fleet: FleetOptions) -> int:
-    """The threads of a worker: the cores of this machine, divided; on a cluster at most `_TEAM`."""
-    threads = torch.get_num_threads()
-    if fleet.ray is not None and fleet.ray != RAY_HERE:
-        return min(_TEAM, threads)
-    return max(1, threads // (fleet.count or 1))
-
-
-def _choose_number(fleet: FleetOptions, options: MiningOptions, threads: int | None) -> FleetOptions:
-    """The default number of workers for this machine, of so many threads each; Ray has its own."""
-    if fleet.count is not None or fleet.ray is not None:
-        return fleet
-    if cards := 0 if options.device == "cpu" else torch.cuda.device_count():
-        return replace(fleet, workers=max(1, cards // max(1, fleet.cards)))
-    return replace(fleet, workers=max(1, torch.get_num_threads() // (threads or _TEAM)))
+def _share_cores(fleet: FleetOptions, options: MiningOptions, directory: Path) -> tuple[FleetOptions, int | None]:
+    """The workers of this machine, if their number is not given, and the threads of each: as many as the run in the
+    folder was begun with. Ray chooses the number itself, and has at most `_TEAM` threads for each on other machines.
+    """
+    cores, planned = torch.get_num_threads(), None if options.force else plan_of(directory).get("threads")
+    begun = planned if isinstance(planned, int) else 0
+    if fleet == ALONE:
+        return fleet, begun or None
+    if fleet.count is None and fleet.ray is None:
+        cards = 0 if options.device == "cpu" else torch.cuda.device_count()
+        count = cards // max(1, fleet.cards) if cards else cores // (begun or _TEAM)
+        fleet = replace(fleet, workers=max(1, count))
+    elsewhere = fleet.ray not in (None, RAY_HERE)
+    return fleet, begun or (min(_TEAM, cores) if elsewhere else max(1, cores // (fleet.count or 1)))
 
 
 def _start_driver(run: Run, opening: ModelOptions, fleet: FleetOptions) -> Driver:

@@ -30,7 +30,7 @@ Answers = dict[str, NDArray[Any]]
 PIECE_TOKENS = 32_768
 """Tokens through the model, about, in a piece of a pass: half a minute to a minute of SmolLM2 on two cores."""
 _HALVED = "halved"
-"""In a piece's file beside its answers and their places along every axis: the steps that were halved."""
+"""In a piece's file beside its answers and their rows: the steps that were halved."""
 
 
 @dataclass(frozen=True)
@@ -97,11 +97,8 @@ def run_piece(work: Path, steps: PlannedSteps, number: int, *, progress: Progres
     progress(steps.stage, float(steps.cuts[numbers[-1]].stop), end, steps.unit)
     arrays: Answers = {_HALVED: np.array(halved, np.int64)}
     for name, array in steps.answers.items():
-        there = ~is_unanswered(array)
-        for axis in range(array.ndim):
-            others = tuple(other for other in range(array.ndim) if other != axis)
-            arrays[f"{name} {axis}"] = np.flatnonzero(there.any(axis=others))
-        arrays[name] = array[_places(arrays, name, array.ndim)]
+        rows = np.flatnonzero(~is_unanswered(array).all(tuple(range(1, array.ndim))))
+        arrays |= {f"{name} rows": rows, name: array[rows]}
     path = _piece_path(work, steps, number)
     write_bytes(path, save(arrays))
     return path
@@ -117,8 +114,8 @@ def join_pieces(work: Path, steps: PlannedSteps) -> list[int]:
         saved = read_saved(_piece_path(work, steps, number), f"piece {number + 1} of the {steps.stage}")
         halved += saved[_HALVED].tolist()
         for name, array in steps.answers.items():
-            places, part = _places(saved, name, array.ndim), saved[name]
-            array[places] = np.where(is_unanswered(part), array[places], part)
+            rows, part = saved[f"{name} rows"], saved[name]
+            array[rows] = np.where(is_unanswered(part), array[rows], part)
     for name, array in steps.answers.items():
         if empty := int(is_unanswered(array).sum()):
             raise MiningError(f"{empty} of {array.size} entries of {name} were never filled by the {steps.stage}")
@@ -131,10 +128,6 @@ def read_saved(path: Path, what: str) -> Answers:
         return load_file(path)
     except (OSError, SafetensorError):
         raise MiningError(f"{what} is missing ({path}); run the same command again, which makes it") from None
-
-
-def _places(saved: Answers, name: str, axes: int) -> Any:
-    return np.ix_(*(saved[f"{name} {axis}"] for axis in range(axes)))
 
 
 def _piece_path(work: Path, steps: PlannedSteps, number: int) -> Path:

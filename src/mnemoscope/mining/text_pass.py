@@ -70,10 +70,13 @@ class TextWork:
         alone saves after a signal, too, and raises Interrupted.
         """
         checkpoints = Checkpoints(self.save, every=self._run.checkpoint_every)
-        with checkpoints if self._worker.is_alone else nullcontext():
-            while not self._worker.stop() and self.step():
-                checkpoints.step_done()
-        self.end()
+        try:
+            with checkpoints if self._worker.is_alone else nullcontext():
+                while not self._worker.stop() and self.step():
+                    checkpoints.step_done()
+            self.end()
+        finally:
+            self._folder.close()  # after an error, too, what was saved is others'
 
     def step(self) -> bool:
         """Takes a lease, counts one batch, or looks after the others; False if nothing is left."""
@@ -107,7 +110,7 @@ class TextWork:
         self._seconds += time.monotonic() - began
         self._fresh += batch.tokens
         self._batches += 1
-        self._worker.tell(batches=self._batches, rate=self._fresh / self._seconds)
+        self._worker.said |= {"batches": self._batches, "rate": self._fresh / self._seconds}
         done = run.tokens * (self._others + self._batches) / run.batches
         self._worker.progress(self._stage, done, run.tokens, "tokens")
 

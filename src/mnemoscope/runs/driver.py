@@ -6,8 +6,8 @@ done. Neither the launcher nor the number of workers changes a byte.
 """
 
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Iterable
+from contextlib import nullcontext, suppress
 from typing import Protocol
 
 from mnemoscope.errors import MiningError
@@ -15,11 +15,10 @@ from mnemoscope.foundation.cores import usable_cores
 from mnemoscope.foundation.progress import WORKER, fleet_note, worker_note
 from mnemoscope.runs.launch.local import LocalLauncher
 from mnemoscope.runs.run import Run
-from mnemoscope.runs.states import STATES, StateFolder, folders_in
 from mnemoscope.runs.workers.heartbeats import DRIVER, Heartbeat, Watch
 from mnemoscope.runs.workers.leases import DONE, FINISHED, FREE, Lease, LeaseFolder, publish
 from mnemoscope.runs.workers.status import counted_batches
-from mnemoscope.runs.workers.worker import Stage, Worker, is_of, new_name
+from mnemoscope.runs.workers.worker import Stage, Worker, new_name
 
 POLL = 0.1
 """Seconds between two looks at the workers."""
@@ -62,22 +61,16 @@ class Driver:
         """Leases that were taken again."""
 
     def drive(self, stages: Iterable[Stage]) -> None:
-        """Has all units of the stages done that are not recorded as done."""
-        with self.running():
-            for stage in stages:
-                self.do(stage)
-                self._run.end_stage(stage.name)
-            publish(self._directory, FINISHED)
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Starts the workers, and stops them after the block."""
+        """Starts the workers, has all units of the stages done that are not recorded as done, and stops the workers."""
         driver = Heartbeat(self._directory, DRIVER, dict, patience=self._run.patience)
         with driver, self._worker.beating() if self._worker else nullcontext():
             try:
                 for _ in range(self._wanted):
                     self._start()
-                yield
+                for stage in stages:
+                    self.do(stage)
+                    self._run.end_stage(stage.name)
+                publish(self._directory, FINISHED)
             finally:
                 for launcher in filter(None, (self._launcher, self._helpers)):
                     launcher.stop()
@@ -137,7 +130,7 @@ class Driver:
             time.sleep(POLL)
 
     def _look_after(self, leases: list[Lease]) -> None:
-        """Closes the states of workers that ended, and starts others."""
+        """Starts a worker for each that ended."""
         assert self._launcher is not None
         done = sum(lease.owner == DONE for lease in leases)
         if done != self._done:
@@ -146,9 +139,6 @@ class Driver:
             self._workers.discard(name)
             self._last = why or self._last
             self._run.progress(WORKER, 0, None, worker_note(name, "lost" if why else "ended", why or ""))
-            for folder in folders_in(self._directory / STATES):
-                if is_of(folder.name, name):
-                    StateFolder(self._directory, folder.name).close()
             self._deaths += 1
             if self._deaths <= _MOST_DEATHS:
                 self._start()

@@ -27,7 +27,7 @@ Unit = tuple[str, int]
 class RunRecord:
     """The record of the run in a folder; lines of another run than `of` count for nothing. `name` is the process's."""
 
-    def __init__(self, directory: Path, of: str, *, name: str = "run") -> None:
+    def __init__(self, directory: Path, of: str, *, name: str) -> None:
         self._directory, self._of = directory, of
         self._own = directory / RECORDS / f"{name}.jsonl"
         self.units: dict[Unit, dict[str, str]] = {}

@@ -57,7 +57,7 @@ _NOMINAL = {"cpu": 4e10, "cuda": 2e14}
 """Operations per second of one thread, and of one card, about."""
 _SHARED = (
     *("facts", "counts", "batches", "first_batch", "lease_batches", "tokens"),
-    *("checkpoint_every", "patience", "mixed_devices", "fleet"),
+    *("of", "checkpoint_every", "patience", "mixed_devices", "fleet"),
 )
 """What workers read of a run, beside its plan."""
 
@@ -74,8 +74,8 @@ def hold(lock: AbstractContextManager[None]) -> Iterator[None]:
 
 @dataclass(kw_only=True)
 class Run:
-    """The run in a folder. A merge has the folders of its `parts` in place of a text; an atlas that is extended may
-    have `texts` that have moved, and `of` is what else than the plan decides what is made.
+    """The run in a folder. A merge has the folders of its `parts` in place of a text; `of` is what else than the plan
+    decides what is made.
     """
 
     directory: Path
@@ -103,7 +103,6 @@ class Run:
     is_finished: bool = False
     """Whether the folder held this plan's atlas already."""
     parts: Sequence[Path] = ()
-    texts: Mapping[str, str] = field(default_factory=dict)
     of: str = ""
     copy: TokenizedCorpus | None = None
     progress: Progress = ignore_progress
@@ -246,7 +245,11 @@ class Run:
     @cached_property
     def record(self) -> RunRecord:
         """What is done, as far as this process knows."""
-        return RunRecord(self.directory, self.plan.hash() + self.of)
+        return self.record_of("run")
+
+    def record_of(self, name: str) -> RunRecord:
+        """The record to which the process of this name appends."""
+        return RunRecord(self.directory, self.plan.hash() + self.of, name=name)
 
     @property
     def provenance(self) -> Provenance:

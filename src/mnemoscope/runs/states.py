@@ -20,7 +20,6 @@ from mnemoscope.runs.record import RunRecord
 STATES, CLOSED = f"{WORK}/states", f"{WORK}/closed"
 CHECKPOINT = "state.safetensors"
 """The file of a state: of a worker in its folder, of a finished part in `state/`."""
-_LOOKS = 100
 
 
 class WorkerClosed(MnemoscopeError):
@@ -51,28 +50,24 @@ class StateFolder:
         return False
 
     def save(self, data: bytes, record: RunRecord) -> None:
-        """Writes the state atomically."""
+        """Writes the state atomically. Its name while it is written is not one that a new driver tidies away."""
         record.add_state(data)
-        temporary = self.path / f".{CHECKPOINT}.mnemoscope-tmp"
-        for _ in range(_LOOKS):
-            with storing(self.state), suppress(FileNotFoundError):
-                try:
-                    # Fails where the folder is missing: the worker was closed.
-                    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-                    with os.fdopen(handle, "wb") as file:
-                        file.write(data)
-                        file.flush()
-                        os.fsync(file.fileno())
-                    os.rename(temporary, self.state)
-                    flush(self.path)
-                    return
-                except BaseException:
-                    with suppress(OSError):
-                        temporary.unlink()
-                    raise
-            if not self.path.is_dir():
-                break  # otherwise a new driver has removed the temporary file
-        raise WorkerClosed(f"{self.path.name} was silent for too long, and its work was given to others")
+        part = self.path / f"{CHECKPOINT}.part"
+        with storing(self.state):
+            try:
+                with part.open("wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.rename(part, self.state)
+                flush(self.path)
+            except FileNotFoundError:
+                why = f"{self.path.name} was silent for too long, and its work was given to others"
+                raise WorkerClosed(why) from None
+            except BaseException:
+                with suppress(OSError):
+                    part.unlink()
+                raise
 
     def close(self) -> bool:
         """Ends saving here; returns whether this call did it."""

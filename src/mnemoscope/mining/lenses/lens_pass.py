@@ -205,7 +205,7 @@ def fit_lenses(
         with hold_model(loaded), hold(write_beside(opened)):
             of = f" lenses {wanted} of {max_tokens} tokens, beside {[opened.hashes[_path(kind)] for kind in lenses]}"
             run = beside(opened, plan, of=of, checkpoint_every=checkpoint_every, progress=report)
-            fit = LensFit(opened, wanted, lenses, most=max_tokens)
+            fit = LensFit(wanted, lenses, most=max_tokens)
             Driver(run, worker=Worker(run, loaded)).drive(fit.stages())
             check_unchanged(loaded)
             said, every = run.read_note("readouts"), fit.lenses(run)
@@ -222,8 +222,8 @@ def fit_lenses(
 class LensFit:
     """The stages that fit the lenses `wanted` beside those of the atlas, judge all of them, and read through them."""
 
-    def __init__(self, atlas: Atlas, wanted: Sequence[str], there: Mapping[str, Lens], *, most: int) -> None:
-        self._atlas, self._wanted, self._there, self._most = atlas, wanted, there, most
+    def __init__(self, wanted: Sequence[str], there: Mapping[str, Lens], *, most: int) -> None:
+        self._wanted, self._there, self._most = wanted, there, most
 
     def stages(self) -> list[Stage]:
         fits = Stage("lens ridge", "run", self.fit_ridge), Stage("lens tuned", "run", self.fit_tuned)
@@ -290,13 +290,14 @@ class LensFit:
         asked.write()
         for kind in self._fits:
             lens, facts = _read_lens(worker.run.work / _work_name(kind))
+            kept = {**lens, **dict.fromkeys(plain.get(kind, ()), Translator.identity(worker.model.sizes.hidden))}
             said = {
                 "lens": kind,
-                "model": self._atlas.manifest.model.fingerprint,
-                "plan": self._atlas.manifest.plan_hash,
+                "model": worker.plan.model_fingerprint,
+                "plan": worker.plan.hash(),
                 "facts": {**facts, "plain_layers": list(plain.get(kind, ()))},
             }
-            write_bytes(worker.directory / _path(kind), _write_lens(_with_plain(lens, plain.get(kind, ())), said))
+            write_bytes(worker.directory / _path(kind), _write_lens(kept, said))
             worker.made.append(worker.directory / _path(kind))
         worker.note(
             "readouts", {"plain_layers": plain, "losses": {name: each.tolist() for name, each in losses.items()}}
@@ -313,9 +314,9 @@ class LensFit:
         worker.write("key_readings", key_reading_columns(worker, {PLAIN: roles, "ridge": ridge}, layer), layer)
 
     def _readers(self, worker: Worker) -> tuple[dict[str, Lens], Lens, ValuePass, RolePass, KeyTriggers]:
-        """The lenses, that of the words, and what reads values and keys."""
-        plain = worker.run.read_note("readouts")["plain_layers"]
-        lenses = {kind: _with_plain(lens, plain.get(kind, ())) for kind, lens in self.lenses(worker.run).items()}
+        """The lenses as they are kept, that of the words, and what reads values and keys."""
+        kinds = [kind for kind in _FILES if kind in (*self._there, *self._fits)]
+        lenses = {kind: _read_lens(worker.directory / _path(kind))[0] for kind in kinds}
         moved, triggers = lenses.pop(WORDS), KeyTriggers(worker.model, worker.directory, worker.plan)
         roles = RolePass(worker.model, input_embeddings(worker.model), triggers)
         return {PLAIN: {}, **lenses}, moved, ValuePass(worker.model), roles, triggers
@@ -358,12 +359,6 @@ def _path(kind: str) -> str:
 def _work_name(kind: str) -> str:
     """The file in the work folder of a lens that is fitted and not judged yet."""
     return f"fitted-{kind}.safetensors"
-
-
-def _with_plain(lens: Lens, layers: Sequence[int]) -> Lens:
-    """The lens with the plain readout at these layers."""
-    identity = Translator.identity(len(next(iter(lens.values())).bias))
-    return {layer: identity if layer in layers else each for layer, each in lens.items()}
 
 
 def _write_lens(lens: Lens, said: Mapping[str, Any]) -> bytes:

@@ -1,5 +1,6 @@
 """Draws firings of every memory at random for a finished atlas, in one more reading of its text. Makes `random`."""
 
+from collections.abc import Mapping
 from functools import partial
 
 from mnemoscope.atlas.manifest import mined_from
@@ -14,11 +15,11 @@ from mnemoscope.runs.workers.worker import Stage, Worker
 _READING = "random text"
 
 
-def prepare_again(run: Run, model: LanguageModel) -> None:
-    """Tokenizes the text of a finished atlas again in the work folder. Raises what reading a text raises, PlanDiffers
-    for another text.
+def prepare_again(run: Run, model: LanguageModel, moved: Mapping[str, str]) -> None:
+    """Tokenizes the text of a finished atlas, which may have `moved`, again in the work folder. Raises what reading a
+    text raises, PlanDiffers for another text.
     """
-    names = {**mined_from(run.directory), **run.texts}
+    names = {**mined_from(run.directory), **moved}
     validation = names["validation"] if run.plan.validation else None
     texts = open_texts(run.directory, names["corpus"], validation, run.plan)
     run.copy = prepare_texts(texts, run.directory, model, run.plan, progress=run.progress)

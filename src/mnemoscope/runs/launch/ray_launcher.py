@@ -8,7 +8,7 @@ import os
 import platform
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,7 +92,6 @@ class RayLauncher:
         self._patience = patience
         self._needs = {"CPU": float(threads), "GPU": float(gpus_per_worker)}
         self._running: dict[str, _RunningActor] = {}
-        self._over: dict[str, str | None] = {}
         own = address is None or address == "local"
         cpus = threads * workers if workers else max(threads, len(usable_cores()))
         with ExitStack() as stack:
@@ -115,39 +114,32 @@ class RayLauncher:
         self._running[name] = _RunningActor(actor, actor.node.remote(), result)
 
     def take_ended(self) -> dict[str, str | None]:
-        self._collect(seconds=0)
-        over, self._over = self._over, {}
-        return over
+        names = {each.result: name for name, each in self._running.items()}
+        ready = self._ray.wait(list(names), num_returns=len(names), timeout=0)[0] if names else []
+        over = {names[result]: self._running.pop(names[result]) for result in ready}
+        reasons = {name: self._reason(each) for name, each in over.items()}
+        self._kill(over.values())  # their room is free at once
+        return reasons
 
     def stop(self) -> None:
         try:
-            up = self._names_up()
-            for name, each in list(self._running.items()):
-                if name in up:
-                    each.actor.stop.remote()
-                else:
-                    self._ray.kill(each.actor)
-                    self._over[name] = None
-                    del self._running[name]
-            self._collect(seconds=self._patience)
-            for name, each in self._running.items():
-                self._ray.kill(each.actor)
-                self._over[name] = f"did not end within {self._patience:g} s, and was killed"
+            nodes = {each.node: each for each in self._running.values()}
+            # A worker that waits for room has nothing to save.
+            up = self._ray.wait(list(nodes), num_returns=len(nodes), timeout=_NEWS)[0] if nodes else []
+            results = [nodes[node].result for node in up]
+            for node in up:
+                nodes[node].actor.stop.remote()
+            if results:
+                self._ray.wait(results, num_returns=len(results), timeout=self._patience)
+            self._kill(nodes.values())
             self._running.clear()
         finally:
             self._connection.close()
 
-    def _collect(self, *, seconds: float) -> None:
-        """Moves workers that end within so many seconds from the running ones to those over."""
-        if not self._running:
-            return
-        names = {each.result: name for name, each in self._running.items()}
-        ready, _ = self._ray.wait(list(names), num_returns=len(names), timeout=seconds)
-        for result in ready:
-            each = self._running.pop(names[result])
-            self._over[names[result]] = self._reason(each)
+    def _kill(self, workers: Iterable[_RunningActor]) -> None:
+        for each in workers:
             with suppress(self._ray.exceptions.RayError):
-                self._ray.kill(each.actor)  # its room is free at once
+                self._ray.kill(each.actor)
 
     def _reason(self, each: _RunningActor) -> str | None:
         try:
@@ -158,12 +150,6 @@ class RayLauncher:
                 where = f" on node {self._ray.get(each.node, timeout=1)}"
             return f"the worker's process{where} ended: {first_line(error)}"
         return None if line is None else str(line)
-
-    def _names_up(self) -> set[str]:
-        """The workers whose process runs; a queued one has nothing to save."""
-        names = {each.node: name for name, each in self._running.items()}
-        ready = self._ray.wait(list(names), num_returns=len(names), timeout=_NEWS)[0] if names else []
-        return {names[each] for each in ready}
 
     def _fitting(self, resources: Mapping[str, float]) -> int:
         """How many workers these resources suffice for."""

@@ -67,7 +67,7 @@ class Heartbeat:
     def beat(self) -> None:
         """Raises StoreFailed."""
         self._count += 1
-        process = {"host": host(), "pid": os.getpid(), "birth": self._birth, "every": self._every}
+        process = {"host": host(), "pid": os.getpid(), "birth": self._birth}
         data = json_bytes({**self._say(), **process, "beat": self._count})
         temporary = self._path.parent / f".{self._path.name}.mnemoscope-tmp"
         with storing(self._path):

@@ -25,7 +25,6 @@ from mnemoscope.corpus import TokenizedCorpus
 from mnemoscope.foundation.files import write_bytes
 from mnemoscope.foundation.progress import Progress
 from mnemoscope.runs.plan import MiningPlan
-from mnemoscope.runs.record import RunRecord
 from mnemoscope.runs.run import Run
 from mnemoscope.runs.workers.heartbeats import DRIVER, Heartbeat, Watch
 from mnemoscope.runs.workers.leases import DONE, FINISHED, FREE, TEXT, Lease, LeaseFolder, published_stage
@@ -43,11 +42,6 @@ _SHORTEST, _LONGEST = 0.02, 0.2
 def new_name(word: str = "worker") -> str:
     """A unique name; a worker that restarts is a new one."""
     return f"{re.sub('[^A-Za-z0-9]+', '-', word)[:40].strip('-') or 'worker'}-{uuid4().hex[:8]}"
-
-
-def is_of(name: str, worker: str) -> bool:
-    """Whether `name` is a name of `worker`: its first, or one after it was taken for dead and began again."""
-    return name == worker or name.startswith(f"{worker}-again-")
 
 
 @dataclass(frozen=True)
@@ -94,14 +88,14 @@ class Worker:
     ) -> None:
         self.run, self.name, self.stop = run, name, stop
         self.is_alone = name == SINGLE_PROCESS
-        self.record = run.record if self.is_alone else RunRecord(run.directory, run.plan.hash(), name=name)
+        self.record = run.record if self.is_alone else run.record_of(name)
         self.watch = Watch(run.directory, patience=run.patience)
         self.made: list[Path] = []
         """The files that the present unit has written."""
         self._model = model
         self._kept: tuple[Hashable, Any] = (None, None)
         self._shared: dict[Hashable, Any] = {}
-        self.said: dict[str, Any] = {"device": self.device, "stage": "starting", "batches": 0, "rate": 0.0}
+        self.said: dict[str, Any] = {"device": self.device, "batches": 0, "rate": 0.0}
         """The content of its heartbeat."""
 
     @property
@@ -134,9 +128,6 @@ class Worker:
     @property
     def progress(self) -> Progress:
         return self.run.progress
-
-    def tell(self, **said: Any) -> None:
-        self.said = {**self.said, **said}
 
     def beating(self) -> Heartbeat:
         """The heartbeat, which says what was told."""
@@ -193,7 +184,6 @@ class Worker:
         """Does units of a stage until all are done, or another stage has begun: free ones, and those of dead workers,
         since doing one twice does no harm.
         """
-        self.tell(stage=stage.name)
         if stage.unit == "text":
             stage.make(self, 0)
             return
