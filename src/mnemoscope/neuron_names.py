@@ -92,8 +92,7 @@ def hook(
         logits = bridge.run_with_hooks(tokens, fwd_hooks=ms.hook("L10.M222"))
 
     They act at all positions, also at the beginning token's, which `intervene` leaves as it is. Raises MemoryIdError
-    for what names no memory, for experts, and in the run for a memory that the model does not have; InterventionError
-    for a value that is no number.
+    for experts and, in the run, for a memory that the model does not have; InterventionError for what is no number.
 
     Args:
         memories: Names: L10.M222, a range L5.M0-19, a layer L3, a saved list @FILE; or several of them.

@@ -33,8 +33,8 @@ def measure(
     joined = (own / np.where(deviations > 0, deviations, 1)).sum(1)
     columns, generator = np.column_stack([own, joined]), np.random.default_rng(len(texts))
     found = auc(columns, fires)
-    reached = sum(auc(columns[generator.permutation(len(texts))], fires) >= found for _ in range(DRAWS))
-    chance = (1 + reached) / (1 + DRAWS)
+    drawn = np.array([auc(columns[generator.permutation(len(texts))], fires) for _ in range(DRAWS)])
+    chance = (1 + (drawn >= found).sum(0)) / (1 + DRAWS)
     rows = []
     for at, one in enumerate(memories):
         as_good = int((auc(scores[one.layer], fires) >= found[at]).sum()) - 1
@@ -73,6 +73,6 @@ def _run(
     firing = places[sizes[places] > 0]
     controls, _ = draw_sets(grid, sizes, firing, [len(firing)], barred=places, seed=(seed,))
     streams = Ablations(model, ids, None, grid).streams([firing[:0], firing, *controls], many=len(columns))
-    unchanged, *changed = torch.cat(list(streams)).split(len(columns))
+    unchanged, *changed = torch.split(torch.cat(list(streams)), len(columns))
     kl = [float(np.mean([each for each, _ in compare_streams(model, unchanged, one, 1)])) for one in changed]
     return {one.layer: (sign * coefficients[one.layer][columns]).amax(0).numpy() for one in memories}, kl

@@ -17,7 +17,6 @@ from mnemoscope.agents.tools import Tools
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.manifest import open_as_mined
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.foundation.heap import ran_out
 from mnemoscope.foundation.options.model_options import ModelOptions
 from mnemoscope.foundation.origin import package_version
 from mnemoscope.foundation.progress import ENDING
@@ -91,10 +90,8 @@ def _with_errors(tool: Callable[..., str], tools: Tools) -> Callable[..., str]:
     def call(**asked: Any) -> str:
         try:
             return tool(**asked)
-        except Exception as error:
-            line = "there is too little memory; ask for less" if ran_out(error) else " ".join(str(error).split())
-            if not ran_out(error) and not isinstance(error, MnemoscopeError | TimeoutError):
-                raise
+        except (MnemoscopeError, TimeoutError) as error:
+            line = " ".join(str(error).split())
             for name, atlas in tools.atlases.items():
                 line = line.replace(str(atlas.path), name)
             raise ToolError(escape(line)[:1_000]) from error

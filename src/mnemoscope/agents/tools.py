@@ -114,15 +114,17 @@ class Tools:
         self, prompt: Text, target: Text | None = None, against: Text | None = None, most_bytes: Size = USUAL
     ) -> str:
         """Which memories made the model prefer `target` (a next token with its space; else its own) to `against` (else
-        the next best). `difference`: the logit difference F. Of a memory `direct`: its direct effect; `ablation`: F
-        less F without it. `curve`: F without the first k together, and without controls, others as strong at their
-        places: lowest, median, highest of five draws.
+        the next best). `difference`: the logit difference F; `parts` add up to it. Of a memory `direct`: its direct
+        effect; `ablation`: F less F without it. `curve`: F without the first k together, and without controls, others
+        as strong at their places: lowest, median, highest of five draws.
         """
         with self._using([prompt]) as (model, here):
             from mnemoscope.attribution import attribute
 
             asked: dict[str, Any] = {"target": target, "against": against, "singles": 32, "top": 32, "atlas": here}
-            return encode(attribute(model, prompt, **asked, progress=False).to_dict(), most_bytes)
+            answer = attribute(model, prompt, **asked, progress=False).to_dict()
+        parts = {name: sum(one) if isinstance(one, list) else one for name, one in answer.pop("direct").items()}
+        return encode(answer | {"parts": parts}, most_bytes)
 
     def test_memories(
         self, memories: Text, should_fire: Examples, should_not_fire: Examples, sign: Sign = 1, most_bytes: Size = USUAL
@@ -170,15 +172,10 @@ class Tools:
         tokens = sum(len(model.prompt_tokens(prompt)) for prompt in prompts)
         if tokens > TOKENS:
             raise PromptError(f"{tokens:,} tokens are too many for one call; give at most {TOKENS:,}")
-        if not self.lock.acquire(timeout=self.seconds):
-            raise OptionError("the model is busy with another call; ask again in a minute")
-        try:
-            from torch.nn.modules.module import register_module_forward_pre_hook
+        from torch.nn.modules.module import register_module_forward_pre_hook
 
-            with register_module_forward_pre_hook(self._clock()):
-                yield model, next(iter(self.atlases.values()))
-        finally:
-            self.lock.release()
+        with self.lock, register_module_forward_pre_hook(self._clock()):  # the time begins when the model is free
+            yield model, next(iter(self.atlases.values()))
 
 
 def memories_of(text: str, holder: HasMemories, most: int = 20) -> list[MemoryId]:
