@@ -130,10 +130,10 @@ class Attributor:
     @property
     def singles(self) -> tuple[Places, Floats]:
         """The places that are ablated one by one, and F less F without each."""
-        return self._ablated[:2]
+        return self._single_runs[:2]
 
     @cached_property
-    def _ablated(self) -> tuple[Places, Floats, Floats]:
+    def _single_runs(self) -> tuple[Places, Floats, Floats]:
         """`singles`, and the coefficients `[ablated, place]` of the first of these places without each."""
         places = self.largest[: self._most]
         with read_places(self.model, self.grid, places[: MOST if self._edges else 0]) as gather:
@@ -141,7 +141,7 @@ class Attributor:
 
     def edges(self, listed: Places) -> pl.DataFrame:
         """Those that move F most, between the ablated ones of some `listed` places."""
-        places, lost, without = self._ablated
+        places, lost, without = self._single_runs
         (kept,) = np.isin(places[: without.shape[1]], listed).nonzero()
         if not len(kept):
             return NO_EDGES

@@ -31,7 +31,7 @@ _HARMLESS = str.maketrans({"<": "\u2039", ">": "\u203a", '"': "'"})
 
 def graph_folder(out: Path, atlas: Path | None) -> MadeFolder:
     """The folder of a graph, which may be replaced. Raises AtlasExists, OptionError, StoreFailed."""
-    folder = MadeFolder(out, atlas, "graph", page=METADATA, source="model")
+    folder = MadeFolder(out, atlas, "", page=METADATA, source="model")
     folder.check("a graph")
     return folder
 

@@ -33,9 +33,9 @@ PAGE = "index.html"
 
 @dataclass(frozen=True)
 class MadeFolder:
-    """The folder `directory` of files made from the atlas in `home`: its folder `side`, or another one that is empty or
-    was made so before, and so has a `page` of this name. Without a `home` it is made from something else. Its manifest
-    lists the files under `entry`, and the hash of their `source`.
+    """The folder `directory` of files made from the atlas in `home`: its folder `side` (empty: none), or another one
+    that is empty or was made so before, and so has a `page` of this name. Without a `home` it is made from something
+    else. Its manifest lists the files under `entry`, and the hash of their `source`.
     """
 
     directory: Path
