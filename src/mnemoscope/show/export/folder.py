@@ -1,4 +1,4 @@
-"""The one writer of folders that are made from an atlas and made again: a report, and pages as files.
+"""The one writer of folders that are made from an atlas or an answer, and made again: a report, pages, a graph.
 
 All files are first written into a folder of their own inside, and then moved to their places, the manifest last. So a
 full disk changes nothing. Of what lay there before, only files that the manifest lists are removed.
@@ -28,24 +28,27 @@ from mnemoscope.foundation.files import (
 )
 
 PAGE = "index.html"
-"""The file that every such folder has."""
+"""The file that every folder of pages has."""
 
 
 @dataclass(frozen=True)
 class MadeFolder:
-    """The folder `directory` of files made from the atlas in `home`: its folder `side`, or another one that is empty or
-    was made so before. Its manifest lists the files under `entry`.
+    """The folder `directory` of files made from the atlas in `home`: its folder `side` (empty: none), or another one
+    that is empty or was made so before, and so has a `page` of this name. Without a `home` it is made from something
+    else. Its manifest lists the files under `entry`, and the hash of their `source`.
     """
 
     directory: Path
-    home: Path
+    home: Path | None
     side: str
     entry: str = "files"
+    page: str = PAGE
+    source: str = "atlas"
 
     @property
     def is_inside(self) -> bool:
         """Whether it is the atlas's folder `side`."""
-        return self.directory.resolve() == self.home.resolve() / self.side
+        return self.home is not None and self.directory.resolve() == self.home.resolve() / self.side
 
     @property
     def _prefix(self) -> str:
@@ -56,33 +59,36 @@ class MadeFolder:
         """The entries of the files made before, by name in the folder; none where its manifest is of something else."""
         stored = read_object(self.directory / MANIFEST)
         files = stored.get(self.entry)
-        if not isinstance(files, dict) or stored.keys() != {"atlas", self.entry} or not is_hash(stored["atlas"]):
+        if (
+            not isinstance(files, dict)
+            or stored.keys() != {self.source, self.entry}
+            or not is_hash(stored[self.source])
+        ):
             return {}
         names = {name.removeprefix(self._prefix): entry for name, entry in files.items()}
         return {name: entry for name, entry in names.items() if is_inside(name)}
 
     def check(self, what: str) -> None:
         """Raises OptionError, AtlasExists or StoreFailed, before anything is made, where `what` cannot be written."""
-        directory, place, home = self.directory, self.directory.resolve(), self.home.resolve()
-        if place == home or place in home.parents or (home in place.parents and not self.is_inside):
-            where = f"{directory} holds the atlas or lies inside the atlas"
-            raise OptionError(f"{where}; leave out --out, or choose another folder")
+        directory, place, home = self.directory, self.directory.resolve(), self.home and self.home.resolve()
+        if home and (place == home or place in home.parents or (home in place.parents and not self.is_inside)):
+            raise OptionError(f"{directory} holds the atlas or lies inside the atlas; choose another folder")
         with storing(directory):
             if directory.exists() and not directory.is_dir():
                 raise AtlasExists(f"{directory} is not a folder; choose another")
             taken = directory.exists() and any(directory.iterdir()) and not self._prefix
-        if taken and PAGE not in self.made_before():
+        if taken and self.page not in self.made_before():
             raise AtlasExists(f"{directory} holds something other than {what}; choose another folder")
         if not is_writable(directory):
-            raise StoreFailed(f"{directory} cannot be written; choose another folder with --out")
+            raise StoreFailed(f"{directory} cannot be written; choose another folder")
 
     def replace(self, files: Mapping[str, bytes], listed: Mapping[str, Any], *, atlas: str) -> int:
-        """Writes these files in place of earlier ones, `listed` by the manifest as made from the atlas of that hash;
-        returns the number of bytes.
+        """Writes these files in place of earlier ones, `listed` by the manifest as made from the atlas (or other
+        source) of that hash; returns the number of bytes.
         """
         directory, earlier, is_new = self.directory, self.made_before().keys(), not self.directory.exists()
         entries = {f"{self._prefix}{name}": entry for name, entry in listed.items()}
-        whole = {**files, MANIFEST: json_bytes({"atlas": atlas, self.entry: entries})}
+        whole = {**files, MANIFEST: json_bytes({self.source: atlas, self.entry: entries})}
         fresh = directory / f".{os.getpid()}.mnemoscope-tmp"
         make_folder(directory)
         try:
