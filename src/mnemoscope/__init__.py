@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from mnemoscope.questions import answer
     from mnemoscope.saved_results import open_result
     from mnemoscope.search.found import search
+    from mnemoscope.sharing.export import export
     from mnemoscope.show.export.writing import write_report
     from mnemoscope.show.figures.figure1 import figure1
     from mnemoscope.show.figures.sections import chart
@@ -45,6 +46,7 @@ __all__ = [
     "compare",
     "diff",
     "errors",
+    "export",
     "extend",
     "figure1",
     "fit_lenses",
@@ -79,6 +81,7 @@ _ROOMS = {
     "questions": ("answer",),
     "saved_results": ("open_result",),
     "search.found": ("search",),
+    "sharing.export": ("export",),
     "tracing": ("intervene", "trace"),
     "training": ("train",),
 }
@@ -128,7 +131,10 @@ def __getattr__(name: str) -> Any:
             with _whole():
                 if "ipykernel" in sys.modules:
                     _import_bars()
-                return getattr(import_module(f"mnemoscope.{room}"), name)
+                try:
+                    return getattr(import_module(f"mnemoscope.{room}"), name)
+                except ModuleNotFoundError as error:
+                    raise errors.PackageMissing.in_place_of(error) from error
     raise AttributeError(f"module 'mnemoscope' has no attribute {name!r}")
 
 

@@ -21,7 +21,7 @@ from typing import Any, TextIO, TypeVar, cast, final
 
 import typer
 
-from mnemoscope.errors import Interrupted, MnemoscopeError, StoreFailed, Terminated, command_line
+from mnemoscope.errors import Interrupted, MnemoscopeError, PackageMissing, StoreFailed, Terminated, command_line
 from mnemoscope.foundation.formatting import json_safe, show_controls
 from mnemoscope.foundation.heap import ran_out
 from mnemoscope.foundation.progress import StopSignal
@@ -195,7 +195,7 @@ def _exit_code(app: Callable[..., Any], arguments: list[str], *, debug: bool, as
     except typer.Exit as leave:
         return leave.exit_code
     except (Exception, KeyboardInterrupt) as error:
-        return _refuse(error, debug=debug, as_json=as_json)
+        return _refuse(PackageMissing.in_place_of(error), debug=debug, as_json=as_json)
 
 
 def _line_and_code(error: BaseException) -> tuple[str, int]:

@@ -1,11 +1,12 @@
-"""The one writer of folders that are made from an atlas and made again: a report, and pages as files.
+"""The one writer of folders that are made from an atlas and made again: a report, pages as files, exports.
 
-All files are first written into a folder of their own inside, and then moved to their places, the manifest last. So a
-full disk changes nothing. Of what lay there before, only files that the manifest lists are removed.
+All files are first written into a folder of their own inside, one after the other, and then moved to their places, the
+manifest last. So a full disk changes nothing, and no file need fit into memory. Of what lay there before, only files
+that the manifest lists are removed.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,36 +17,39 @@ from mnemoscope.atlas.folder import SIDES
 from mnemoscope.atlas.manifest import MANIFEST
 from mnemoscope.errors import AtlasExists, OptionError, StoreFailed
 from mnemoscope.foundation.files import (
+    file_entry,
     flush,
     is_hash,
     is_inside,
     is_writable,
-    json_bytes,
     make_folder,
     read_object,
+    replacing,
     storing,
-    write_bytes,
+    write_json,
 )
 
 PAGE = "index.html"
-"""The file that every such folder has."""
+Contents = Iterable[tuple[str, bytes | Iterable[bytes]]]
+"""Files by their names in a folder, each whole or in pieces, made as they are written."""
 
 
 @dataclass(frozen=True)
 class MadeFolder:
-    """The folder `directory` of files made from the atlas in `home`: its folder `side`, or another one that is empty or
-    was made so before. Its manifest lists the files under `entry`.
+    """The folder `directory` of files made from the atlas in `home`: its folder `side`, if it has one, or another one
+    that is empty or was made so before. Its manifest lists the files under `entry`, among them always the `mark`.
     """
 
     directory: Path
     home: Path
-    side: str
+    side: str | None
     entry: str = "files"
+    mark: str = PAGE
 
     @property
     def is_inside(self) -> bool:
         """Whether it is the atlas's folder `side`."""
-        return self.directory.resolve() == self.home.resolve() / self.side
+        return self.side is not None and self.directory.resolve() == self.home.resolve() / self.side
 
     @property
     def _prefix(self) -> str:
@@ -66,23 +70,22 @@ class MadeFolder:
         directory, place, home = self.directory, self.directory.resolve(), self.home.resolve()
         if place == home or place in home.parents or (home in place.parents and not self.is_inside):
             where = f"{directory} holds the atlas or lies inside the atlas"
-            raise OptionError(f"{where}; leave out --out, or choose another folder")
+            raise OptionError(f"{where}; {'leave out --out, or ' if self.side else ''}choose another folder")
         with storing(directory):
             if directory.exists() and not directory.is_dir():
                 raise AtlasExists(f"{directory} is not a folder; choose another")
             taken = directory.exists() and any(directory.iterdir()) and not self._prefix
-        if taken and PAGE not in self.made_before():
+        if taken and self.mark not in self.made_before():
             raise AtlasExists(f"{directory} holds something other than {what}; choose another folder")
         if not is_writable(directory):
             raise StoreFailed(f"{directory} cannot be written; choose another folder with --out")
 
-    def replace(self, files: Mapping[str, bytes], listed: Mapping[str, Any], *, atlas: str) -> int:
-        """Writes these files in place of earlier ones, `listed` by the manifest as made from the atlas of that hash;
-        returns the number of bytes.
+    def replace(self, files: Contents, *, atlas: str) -> dict[str, int]:
+        """Writes these files in place of earlier ones, and the manifest, which says that they were made from the atlas
+        of that hash; returns the bytes of each.
         """
         directory, earlier, is_new = self.directory, self.made_before().keys(), not self.directory.exists()
-        entries = {f"{self._prefix}{name}": entry for name, entry in listed.items()}
-        whole = {**files, MANIFEST: json_bytes({"atlas": atlas, self.entry: entries})}
+        entries, written = dict[str, Any](), dict[str, int]()
         fresh = directory / f".{os.getpid()}.mnemoscope-tmp"
         make_folder(directory)
         try:
@@ -90,16 +93,21 @@ class MadeFolder:
                 for stray in directory.glob(".*.mnemoscope-tmp"):  # of a killed process
                     rmtree(stray, ignore_errors=True)
                 fresh.mkdir()
-            for name, data in whole.items():
-                write_bytes(fresh / name, data)
-            for name in whole:
+            for name, data in files:
+                with replacing(fresh / name) as file:
+                    file.writelines((data,) if isinstance(data, bytes) else data)
+                entries[f"{self._prefix}{name}"] = file_entry(fresh / name)
+                written[name] = entries[f"{self._prefix}{name}"]["bytes"]
+            write_json(fresh / MANIFEST, {"atlas": atlas, self.entry: entries})
+            written[MANIFEST] = (fresh / MANIFEST).stat().st_size
+            for name in written:
                 make_folder((directory / name).parent)
                 with storing(directory / name):
                     (fresh / name).replace(directory / name)
             with storing(directory):
-                for name in earlier - whole.keys():
+                for name in earlier - written.keys():
                     (directory / name).unlink(missing_ok=True)
-                for folder in {(directory / name).parent for name in (*whole, *earlier)}:
+                for folder in {(directory / name).parent for name in (*written, *earlier)}:
                     with suppress(OSError):  # stays while it holds a file
                         folder.rmdir()
                     if folder.exists():
@@ -109,4 +117,4 @@ class MadeFolder:
             if is_new:
                 with suppress(OSError):
                     directory.rmdir()
-        return sum(map(len, whole.values()))
+        return written
