@@ -131,10 +131,7 @@ def __getattr__(name: str) -> Any:
             with _whole():
                 if "ipykernel" in sys.modules:
                     _import_bars()
-                try:
-                    return getattr(import_module(f"mnemoscope.{room}"), name)
-                except ModuleNotFoundError as error:
-                    raise errors.PackageMissing.in_place_of(error) from error
+                return getattr(import_module(f"mnemoscope.{room}"), name)
     raise AttributeError(f"module 'mnemoscope' has no attribute {name!r}")
 
 

@@ -19,10 +19,6 @@ _SWITCHES = {
     *("print", "skip-special", "trust-remote-code"),
 }
 _running: list[bool] = []
-WHOLE = (
-    *("accelerate", "gguf", "peft", "safetensors", "sentencex", "tokenizers", "torch", "transformers", "zstandard"),
-)
-"""Packages of the whole installation that requirements-reader.txt leaves out, by their modules."""
 
 
 @contextmanager
@@ -85,21 +81,6 @@ class ServeError(MnemoscopeError):
 
 class Forked(MnemoscopeError):
     """A forked process that would wait for ever for threads of its parent."""
-
-
-class PackageMissing(MnemoscopeError):
-    """A package that this installation does not have."""
-
-    @staticmethod
-    def in_place_of(error: BaseException) -> BaseException:
-        """The error that a reader's install is told when one of its missing packages is imported; else the same one."""
-        name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
-        if name not in WHOLE:
-            return error
-        return PackageMissing(
-            f"this needs the whole installation, and a reader's has none of the packages that run models, such as torch"
-            f" ({name} is missing); `pip install -c constraints.txt -e .` in the repository installs all"
-        )
 
 
 class ModelError(MnemoscopeError):

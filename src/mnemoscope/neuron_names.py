@@ -54,13 +54,6 @@ def names(memory: str | MemoryId, *, model: "str | os.PathLike[str] | LanguageMo
     }
 
 
-def neuronpedia_model(atlas: Atlas) -> str:
-    """Neuronpedia's name of the mined model; of a model that is not on the hub its own, in lower case."""
-    mined, adapter = atlas.manifest.model, atlas.manifest.plan.get("adapter")
-    last = (mined.spec if adapter else mined.hub or mined.spec).rpartition("/")[2].lower()
-    return NEURONPEDIA.get(last, last)
-
-
 def _look_up(
     model: "str | os.PathLike[str] | LanguageModel | Atlas", layer: int
 ) -> tuple[str, str, str | None, tuple[int, ...]]:

@@ -5,7 +5,7 @@ active the memory is, the probabilities of its tokens) is made here, and only wr
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 from itertools import pairwise
@@ -119,16 +119,10 @@ def documents_of(
     """
     for first in range(0, len(numbers), _TOGETHER):
         some = numbers[first : first + _TOGETHER]
-        rows = MemoryRows(atlas, layer, some)
-        read = {table: _by_memory(table, _read(atlas, rows, table)) for table in tables}
-        for number in some:
-            id, numbering = atlas.name(layer, number), atlas.numbering(layer)
-            expert = id.expert if id.shared is None else (numbering.routed or 0) + id.shared
-            of_one = {
-                table: None if found is None else found.get((expert, id.memory), pl.DataFrame()).to_dicts()
-                for table, found in read.items()
-            }
-            yield MemoryDocument(atlas, id, **of_one)
+        memories = MemoryRows(atlas, layer, some)
+        read = {table: _by_memory(atlas, layer, memories, table) for table in tables}
+        for id in (atlas.name(layer, number) for number in some):
+            yield MemoryDocument(atlas, id, **{table: of and of(id) for table, of in read.items()})
 
 
 def _read(atlas: Atlas, memories: MemoryRows, table: str) -> pl.DataFrame | None:
@@ -142,10 +136,12 @@ def _read(atlas: Atlas, memories: MemoryRows, table: str) -> pl.DataFrame | None
     return None
 
 
-def _by_memory(table: str, rows: pl.DataFrame | None) -> dict[tuple[int | None, int], pl.DataFrame] | None:
-    """The rows of each memory, by its expert, if any, and its number there."""
-    if rows is None:
+def _by_memory(atlas: Atlas, layer: int, memories: MemoryRows, table: str) -> Callable[[MemoryId], list[Row]] | None:
+    """The rows of a table for each of the memories; None where the atlas does not have it."""
+    if (rows := _read(atlas, memories, table)) is None:
         return None
     names = [name for name in MemoryRows.named_by if name in rows.columns]
     parts = rows.partition_by(names, include_key=table not in _NAMELESS, as_dict=True)
-    return {(None, *key)[-2:]: part for key, part in parts.items()}
+    name_in = atlas.numbering(layer).name_in
+    named = {name_in(layer, *(None, *key)[-2:]): part for key, part in parts.items()}
+    return lambda id: named[id].to_dicts() if id in named else []

@@ -361,8 +361,8 @@ class MemoryRows:
         """The coefficients at the tokens of the best triggers' sentences: `sign`, `rank` (the trigger's), `texts` (of
         the tokens), `coefficients`. Raises AtlasUnfinished where they were not made (`mnemoscope extend`).
         """
-        places = self._counted("triggers", columns=["memory", "sign", "rank", "sentence"])
-        rows = self._counted("token_activations").join(places, on=["memory", "sign", "rank"], maintain_order="left")
+        places = self._numbered_rows("triggers", columns=["memory", "sign", "rank", "sentence"])
+        rows = self._numbered_rows("token_activations").join(places, on=["memory", "sign", "rank"], maintain_order="left")
         rows = as_stored(rows, self._atlas.numberings, self._layer)
         stored = self._atlas.sentences(rows["sentence"].to_list(), columns=["sentence", "tokens"])
         tokens = {sentence: self._atlas.vocabulary.split_text(ids) for sentence, ids in stored.iter_rows()}
@@ -416,29 +416,27 @@ class MemoryRows:
 
     def top_tokens(self) -> dict[int, int]:
         """The id of each value's first token, clear or not, by the memory's number."""
-        rows = self._counted("values", columns=["memory", "top_tokens"])
-        return {number: tokens[0] for number, tokens in self._check_each("values", rows).iter_rows()}
+        rows = self._row_each("values", columns=["memory", "top_tokens"])
+        return {number: tokens[0] for number, tokens in rows.iter_rows()}
 
-    def _counted(self, name: str, *, columns: list[str] | None = None) -> pl.DataFrame:
+    def _numbered_rows(self, name: str, *, columns: list[str] | None = None) -> pl.DataFrame:
         return self._atlas.rows_where(name, self._layer, column="memory", ids=self._numbers, columns=columns)
 
     def _rows(self, name: str) -> pl.DataFrame:
-        return as_stored(self._counted(name), self._atlas.numberings, self._layer)
+        return as_stored(self._numbered_rows(name), self._atlas.numberings, self._layer)
 
     def _made_later(self, name: str) -> pl.DataFrame:
         rows = self._atlas.rows_where(name, column="layer", ids=[self._layer])
         return as_stored(rows.filter(pl.col("memory").is_in(self._numbers)), self._atlas.numberings, None)
 
-    def _row_each(self, name: str) -> pl.DataFrame:
-        return as_stored(self._check_each(name, self._counted(name)), self._atlas.numberings, self._layer)
-
-    def _check_each(self, name: str, rows: pl.DataFrame) -> pl.DataFrame:
+    def _row_each(self, name: str, *, columns: list[str] | None = None) -> pl.DataFrame:
+        rows = self._numbered_rows(name, columns=columns)
         counts = Counter(rows["memory"].to_list())
         for number in self._numbers:
             if counts[number] != 1:
                 one = self._atlas.name(self._layer, number)
                 raise AtlasDamaged(f"{self._atlas.path}: table {name} has {counts[number]} rows for {one}, not one")
-        return rows
+        return as_stored(rows, self._atlas.numberings, self._layer)
 
     def _select(self, rows: pl.DataFrame, *columns: Any) -> pl.DataFrame:
         return rows.select(cs.by_name(*self.named_by, require_all=False), *columns)

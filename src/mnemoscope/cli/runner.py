@@ -21,7 +21,7 @@ from typing import Any, TextIO, TypeVar, cast, final
 
 import typer
 
-from mnemoscope.errors import Interrupted, MnemoscopeError, PackageMissing, StoreFailed, Terminated, command_line
+from mnemoscope.errors import Interrupted, MnemoscopeError, StoreFailed, Terminated, command_line
 from mnemoscope.foundation.formatting import json_safe, show_controls
 from mnemoscope.foundation.heap import ran_out
 from mnemoscope.foundation.progress import StopSignal
@@ -195,7 +195,7 @@ def _exit_code(app: Callable[..., Any], arguments: list[str], *, debug: bool, as
     except typer.Exit as leave:
         return leave.exit_code
     except (Exception, KeyboardInterrupt) as error:
-        return _refuse(PackageMissing.in_place_of(error), debug=debug, as_json=as_json)
+        return _refuse(error, debug=debug, as_json=as_json)
 
 
 def _line_and_code(error: BaseException) -> tuple[str, int]:
@@ -209,6 +209,9 @@ def _line_and_code(error: BaseException) -> tuple[str, int]:
         return str(error), TERMINATED
     if isinstance(error, OSError) and error.filename is not None:
         return f"cannot use {os.fsdecode(error.filename)}: {error.strerror}", USER
+    if isinstance(error, ModuleNotFoundError):
+        line = f"{error.name} is not installed, and a reader's install has no package that runs models, such as torch"
+        return f"{line}; install the whole: `pip install -c constraints.txt -e .`", USER
     if ran_out(error):
         return "there is too little memory; free some, or raise the limit that `ulimit -v` shows", USER
     return f"a bug in mnemoscope: {type(error).__name__}: {error}; please report it with what --debug shows", BUG

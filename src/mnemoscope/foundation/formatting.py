@@ -169,12 +169,8 @@ def json_safe(value: Any) -> Any:
 
 
 def json_line(value: Any) -> bytes:
-    """The value as a line of JSON in UTF-8; as `json_safe` where a number is not finite."""
-    try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-    except ValueError:
-        text = json.dumps(json_safe(value), ensure_ascii=False, allow_nan=False)
-    return f"{text}\n".encode()
+    """A value as `json_safe`, on a line of JSON in UTF-8."""
+    return f"{json.dumps(json_safe(value), ensure_ascii=False, allow_nan=False)}\n".encode()
 
 
 _GAP = "  "

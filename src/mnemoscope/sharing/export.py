@@ -6,10 +6,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 from mnemoscope.atlas import Atlas, open_atlas
-from mnemoscope.atlas.manifest import MinedMemories
 from mnemoscope.atlas.memory_document import documents_of
 from mnemoscope.foundation.files import json_bytes
 from mnemoscope.foundation.formatting import json_line
@@ -30,16 +30,6 @@ class AtlasExport:
     directory: Path
     files: Mapping[str, int]
     memories: int
-
-
-def numbers_by_layer(mined: MinedMemories, memories: str | None) -> dict[int, Sequence[int]]:
-    """The memories that a text names, or all, by layer and number, ascending. Raises MemoryIdError, ModelDiffers."""
-    if memories is None:
-        return {layer: range(mined.memories(layer)) for layer in mined.layers}
-    named: dict[int, list[int]] = {}
-    for one in NamedMemories.parse(memories).of(mined):
-        named.setdefault(one.layer, []).append(mined.number(one))
-    return {layer: sorted(numbers) for layer, numbers in sorted(named.items())}
 
 
 def export(
@@ -65,11 +55,12 @@ def export(
     """
     ExportOptions.check({"to": to})
     opened = atlas if isinstance(atlas, Atlas) else open_atlas(atlas)
-    numbers = numbers_by_layer(opened, memories)
+    numbers: dict[int, Sequence[int]] = {layer: range(opened.memories(layer)) for layer in opened.layers}
+    if memories is not None:
+        ids = groupby(sorted(NamedMemories.parse(memories).of(opened)), key=lambda one: one.layer)
+        numbers = {layer: [opened.number(one) for one in ones] for layer, ones in ids}
     folder = MadeFolder(Path(out), opened.path, None, mark=ABOUT)
     folder.check("an export")
-    for layer in numbers if to == "neuronpedia" else ():
-        opened.paths("values", layer)
     count = sum(map(len, numbers.values()))
     shown = f"@{Path(memories[1:]).name}" if memories is not None and memories.startswith("@") else memories
     about = {

@@ -2,7 +2,7 @@
 
 A layer has two sets: `neurons`, each memory where its coefficient is positive, and `neg-neurons`, each with the minus
 feature, of the negated coefficient and value, since Neuronpedia shows positive activations only. What no table holds
-(values, correlations, the histogram of logits) is left out or empty. docs/sharing.md has the fields.
+(values, correlations, the histogram of logits) is left out or empty. docs/export.md has the fields.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,12 +13,11 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.memory_document import ENDS, MemoryDocument, Row, documents_of
 from mnemoscope.foundation.formatting import json_line
 from mnemoscope.foundation.memory_names import HISTOGRAM_EDGES, ZERO_BIN
-from mnemoscope.neuron_names import neuronpedia_model
+from mnemoscope.neuron_names import NEURONPEDIA
 
 SETS = {1: "neurons", -1: "neg-neurons"}
-BATCH = 128
-"""Memories of a file, as SAEDashboard has them."""
-EXAMPLES = 10
+BATCH, EXAMPLES = 128, 10
+"""Memories of a file, as SAEDashboard has them; examples of a feature, as `token_activations` has them."""
 _TABLES = ("triggers", "activity", "value", "token_activations")
 _UNKNOWN: dict[str, Any] = {
     **{f"neuron_alignment_{name}": [] for name in ("indices", "values", "l1")},
@@ -31,8 +30,10 @@ _UNKNOWN: dict[str, Any] = {
 
 def batches(atlas: Atlas, layer: int, numbers: Sequence[int]) -> Iterator[tuple[str, bytes]]:
     """The files of some memories of a layer, by their paths: a batch a set. Raises AtlasUnfinished for a part."""
-    counts, about = atlas.manifest.corpus.counts, {"model_id": neuronpedia_model(atlas), "layer": layer}
-    common = {**_UNKNOWN, "n_prompts_total": counts["mined_sentences"], "dataset": atlas.manifest.corpus.spec}
+    atlas.paths("values", layer)
+    mined, text, adapter = atlas.manifest.model, atlas.manifest.corpus, atlas.manifest.plan.get("adapter")
+    model = (mined.spec if adapter else mined.hub or mined.spec).rpartition("/")[2].lower()
+    common = {**_UNKNOWN, "n_prompts_total": text.counts["mined_sentences"], "dataset": text.spec}
     for number, first in enumerate(range(0, len(numbers), BATCH)):
         some = numbers[first : first + BATCH]
         documents = list(zip(some, documents_of(atlas, layer, some, _TABLES), strict=True))
@@ -43,7 +44,8 @@ def batches(atlas: Atlas, layer: int, numbers: Sequence[int]) -> Iterator[tuple[
                 if sign == 1 or any(row["sign"] == sign for row in document.rows("triggers") or ())
             ]
             if features:
-                batch = {**about, "sae_set": name, "sae_id_suffix": None, "features": features}
+                about = {"model_id": NEURONPEDIA.get(model, model), "layer": layer, "sae_set": name}
+                batch = {**about, "sae_id_suffix": None, "features": features}
                 yield f"{name}/layer-{layer:03}/batch-{number}.json", json_line(batch)
 
 

@@ -26,8 +26,8 @@ def export(options: ExportOptions, *, json: bool) -> None:
         about = {"atlas": str(atlas), "export": str(done.directory), "to": options.to}
         emit({**about, "files": listed, "memories": done.memories, "made_by": atlas.made_by(to=options.to)})
         return
-    size = sum(done.files.values()) / 1e6
-    print(f"{done.directory}: {done.memories:,} memories in {len(done.files):,} files, {size:,.1f} MB")
+    sizes = done.files.values()
+    print(f"{done.directory}: {done.memories:,} memories in {len(sizes):,} files, {sum(sizes) / 1e6:,.1f} MB")
     if options.to == "neuronpedia" and not atlas.has("token_activations"):
         remedy = rebuild_command(atlas.path, "token_activations", atlas.manifest)
         print(f"examples are trigger tokens alone; with {remedy} they are sentences with an activation a token")

@@ -85,7 +85,7 @@ class MadeFolder:
         of that hash; returns the bytes of each.
         """
         directory, earlier, is_new = self.directory, self.made_before().keys(), not self.directory.exists()
-        entries, written = dict[str, Any](), dict[str, int]()
+        entries: dict[str, Any] = {}
         fresh = directory / f".{os.getpid()}.mnemoscope-tmp"
         make_folder(directory)
         try:
@@ -96,18 +96,18 @@ class MadeFolder:
             for name, data in files:
                 with replacing(fresh / name) as file:
                     file.writelines((data,) if isinstance(data, bytes) else data)
-                entries[f"{self._prefix}{name}"] = file_entry(fresh / name)
-                written[name] = entries[f"{self._prefix}{name}"]["bytes"]
-            write_json(fresh / MANIFEST, {"atlas": atlas, self.entry: entries})
-            written[MANIFEST] = (fresh / MANIFEST).stat().st_size
-            for name in written:
+                entries[name] = file_entry(fresh / name)
+            listed = {f"{self._prefix}{name}": entry for name, entry in entries.items()}
+            write_json(fresh / MANIFEST, {"atlas": atlas, self.entry: listed})
+            entries[MANIFEST] = file_entry(fresh / MANIFEST)
+            for name in entries:
                 make_folder((directory / name).parent)
                 with storing(directory / name):
                     (fresh / name).replace(directory / name)
             with storing(directory):
-                for name in earlier - written.keys():
+                for name in earlier - entries.keys():
                     (directory / name).unlink(missing_ok=True)
-                for folder in {(directory / name).parent for name in (*written, *earlier)}:
+                for folder in {(directory / name).parent for name in (*entries, *earlier)}:
                     with suppress(OSError):  # stays while it holds a file
                         folder.rmdir()
                     if folder.exists():
@@ -117,4 +117,4 @@ class MadeFolder:
             if is_new:
                 with suppress(OSError):
                     directory.rmdir()
-        return written
+        return {name: entry["bytes"] for name, entry in entries.items()}
