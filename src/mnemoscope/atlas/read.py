@@ -362,7 +362,9 @@ class MemoryRows:
         the tokens), `coefficients`. Raises AtlasUnfinished where they were not made (`mnemoscope extend`).
         """
         places = self._numbered_rows("triggers", columns=["memory", "sign", "rank", "sentence"])
-        rows = self._numbered_rows("token_activations").join(places, on=["memory", "sign", "rank"], maintain_order="left")
+        rows = self._numbered_rows("token_activations").join(
+            places, on=["memory", "sign", "rank"], maintain_order="left"
+        )
         rows = as_stored(rows, self._atlas.numberings, self._layer)
         stored = self._atlas.sentences(rows["sentence"].to_list(), columns=["sentence", "tokens"])
         tokens = {sentence: self._atlas.vocabulary.split_text(ids) for sentence, ids in stored.iter_rows()}
