@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from mnemoscope.questions import answer
     from mnemoscope.saved_results import open_result
     from mnemoscope.search.found import search
+    from mnemoscope.sharing.export import export
     from mnemoscope.sharing.graph import write_graph
     from mnemoscope.show.export.writing import write_report
     from mnemoscope.show.figures.figure1 import figure1
@@ -46,6 +47,7 @@ __all__ = [
     "compare",
     "diff",
     "errors",
+    "export",
     "extend",
     "figure1",
     "fit_lenses",
@@ -82,6 +84,7 @@ _ROOMS = {
     "saved_results": ("open_result",),
     "search.found": ("search",),
     "sharing.graph": ("write_graph",),
+    "sharing.export": ("export",),
     "tracing": ("intervene", "trace"),
     "training": ("train",),
 }

@@ -31,7 +31,7 @@ _HARMLESS = str.maketrans({"<": "\u2039", ">": "\u203a", '"': "'"})
 
 def graph_folder(out: Path, atlas: Path | None) -> MadeFolder:
     """The folder of a graph, which may be replaced. Raises AtlasExists, OptionError, StoreFailed."""
-    folder = MadeFolder(out, atlas, "", page=METADATA, source="model")
+    folder = MadeFolder(out, atlas, None, mark=METADATA, source="model")
     folder.check("a graph")
     return folder
 
@@ -66,7 +66,7 @@ def write_graph(attribution: "Attribution", out: str | Path, *, atlas: Atlas | s
         for memory in sorted(set(map(MemoryId.parse, rows["memory"]))):
             if memory.layer in opened.layers:
                 files[f"{name}/{_feature(memory)}.json"] = json_bytes(_page(opened, memory))
-    folder.replace(files, {file: len(data) for file, data in files.items()}, atlas=attribution.made_by["model"])
+    folder.replace(files.items(), source=attribution.made_by["model"])
     return folder.directory
 
 
