@@ -47,6 +47,7 @@ ELSEWHERE = {
     "verify": {"atlas"},  # path
     "search": {"where", "promotes", "demotes", "fires_on", "offset", "tokens_like"},  # fields, by, limit; open_index
     "trace": {"changes", "generate", "temperature", "seed", "position", "figure1", "out"},  # interventions; generate
+    "attribute": {"graph"},  # write_graph
     "diff": {"save"},  # restore
     "compare": {"atlases", "save"},  # atlas, other, more; AtlasComparison.save
     "analyze": {"questions", "patterns", "judgements"},  # question; annotations.import_judgements

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from mnemoscope.saved_results import open_result
     from mnemoscope.search.found import search
     from mnemoscope.sharing.export import export
+    from mnemoscope.sharing.graph import write_graph
     from mnemoscope.show.export.writing import write_report
     from mnemoscope.show.figures.figure1 import figure1
     from mnemoscope.show.figures.sections import chart
@@ -62,6 +63,7 @@ __all__ = [
     "trace",
     "train",
     "verify",
+    "write_graph",
     "write_report",
 ]
 
@@ -81,6 +83,7 @@ _ROOMS = {
     "questions": ("answer",),
     "saved_results": ("open_result",),
     "search.found": ("search",),
+    "sharing.graph": ("write_graph",),
     "sharing.export": ("export",),
     "tracing": ("intervene", "trace"),
     "training": ("train",),

@@ -83,7 +83,7 @@ def export(
                 done += len(of_layer)
             report("export", done, count, "memories")
 
-        files = folder.replace(contents(), atlas=opened.manifest_hash)
+        files = folder.replace(contents(), source=opened.manifest_hash)
     return AtlasExport(folder.directory, files, count)
 
 

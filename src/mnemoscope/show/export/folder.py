@@ -1,4 +1,4 @@
-"""The one writer of folders that are made from an atlas and made again: a report, pages as files, exports.
+"""The one writer of folders that are made from an atlas or an answer, and made again: a report, pages, exports.
 
 All files are first written into a folder of their own inside, one after the other, and then moved to their places, the
 manifest last. So a full disk changes nothing, and no file need fit into memory. Of what lay there before, only files
@@ -37,19 +37,23 @@ Contents = Iterable[tuple[str, bytes | Iterable[bytes]]]
 @dataclass(frozen=True)
 class MadeFolder:
     """The folder `directory` of files made from the atlas in `home`: its folder `side`, if it has one, or another one
-    that is empty or was made so before. Its manifest lists the files under `entry`, among them always the `mark`.
+    that is empty or was made so before. Without a `home` it is made from something else. Its manifest lists the files
+    under `entry`, among them always the `mark`, and the hash of their `source`.
     """
 
     directory: Path
-    home: Path
+    home: Path | None
     side: str | None
     entry: str = "files"
     mark: str = PAGE
+    source: str = "atlas"
 
     @property
     def is_inside(self) -> bool:
         """Whether it is the atlas's folder `side`."""
-        return self.side is not None and self.directory.resolve() == self.home.resolve() / self.side
+        if self.home is None or self.side is None:
+            return False
+        return self.directory.resolve() == self.home.resolve() / self.side
 
     @property
     def _prefix(self) -> str:
@@ -59,16 +63,16 @@ class MadeFolder:
     def made_before(self) -> dict[str, Any]:
         """The entries of the files made before, by name in the folder; none where its manifest is of something else."""
         stored = read_object(self.directory / MANIFEST)
-        files = stored.get(self.entry)
-        if not isinstance(files, dict) or stored.keys() != {"atlas", self.entry} or not is_hash(stored["atlas"]):
+        files, source = stored.get(self.entry), stored.get(self.source)
+        if not isinstance(files, dict) or stored.keys() != {self.source, self.entry} or not is_hash(source):
             return {}
         names = {name.removeprefix(self._prefix): entry for name, entry in files.items()}
         return {name: entry for name, entry in names.items() if is_inside(name)}
 
     def check(self, what: str) -> None:
         """Raises OptionError, AtlasExists or StoreFailed, before anything is made, where `what` cannot be written."""
-        directory, place, home = self.directory, self.directory.resolve(), self.home.resolve()
-        if place == home or place in home.parents or (home in place.parents and not self.is_inside):
+        directory, place, home = self.directory, self.directory.resolve(), self.home and self.home.resolve()
+        if home and (place == home or place in home.parents or (home in place.parents and not self.is_inside)):
             where = f"{directory} holds the atlas or lies inside the atlas"
             raise OptionError(f"{where}; {'leave out --out, or ' if self.side else ''}choose another folder")
         with storing(directory):
@@ -78,10 +82,10 @@ class MadeFolder:
         if taken and self.mark not in self.made_before():
             raise AtlasExists(f"{directory} holds something other than {what}; choose another folder")
         if not is_writable(directory):
-            raise StoreFailed(f"{directory} cannot be written; choose another folder with --out")
+            raise StoreFailed(f"{directory} cannot be written; choose another folder")
 
-    def replace(self, files: Contents, *, atlas: str) -> dict[str, int]:
-        """Writes these files in place of earlier ones, and the manifest, which says that they were made from the atlas
+    def replace(self, files: Contents, *, source: str) -> dict[str, int]:
+        """Writes these files in place of earlier ones, and the manifest, which says that they were made from the source
         of that hash; returns the bytes of each.
         """
         directory, earlier, is_new = self.directory, self.made_before().keys(), not self.directory.exists()
@@ -98,7 +102,7 @@ class MadeFolder:
                     file.writelines((data,) if isinstance(data, bytes) else data)
                 entries[name] = file_entry(fresh / name)
             listed = {f"{self._prefix}{name}": entry for name, entry in entries.items()}
-            write_json(fresh / MANIFEST, {"atlas": atlas, self.entry: listed})
+            write_json(fresh / MANIFEST, {self.source: source, self.entry: listed})
             entries[MANIFEST] = file_entry(fresh / MANIFEST)
             for name in entries:
                 make_folder((directory / name).parent)

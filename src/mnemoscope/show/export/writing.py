@@ -85,7 +85,7 @@ def write_report(
     )
     contents[PAGE] = page.encode()
     with write_beside(opened) if inside else nullcontext():
-        folder.replace(contents.items(), atlas=opened.manifest_hash)
+        folder.replace(contents.items(), source=opened.manifest_hash)
     unanswered = {question: answer.missing for question, answer in loaded.answers.items() if answer.missing}
     return Report(folder.directory, tuple(sorted(contents)), loaded.made, unanswered)
 
