@@ -260,7 +260,7 @@ def test_a_spoilt_table_is_read_or_refused_in_one_line(mined: Path, tmp_path: Pa
         shutil.rmtree(atlas, ignore_errors=True)
         shutil.copytree(mined, atlas)
         done = f"{number}: {spoil(atlas, draw.choice(tables_of(mined)), draw)}"
-        for words in VERBS:
+        for words in (*VERBS, ["export", "--to", "neuronpedia", "--out", str(tmp_path / "out")]):
             code = run(app, [words[0], str(atlas), *words[1:]])
             said = capsys.readouterr().err
             if code not in (0, 2) or "Traceback" in said or (code == 2 and len(said.strip().splitlines()) > 30):
