@@ -20,6 +20,7 @@ import polars as pl
 import polars.selectors as cs
 
 from mnemoscope.atlas.experts import as_stored
+from mnemoscope.atlas.hub.reading import settle
 from mnemoscope.atlas.manifest import read_sealed
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.tables import Tables
@@ -54,15 +55,17 @@ def first_upper_layer(depth: int) -> int:
 
 
 def open_atlas(path: str | os.PathLike[str]) -> "Atlas":
-    """The atlas in a folder.
+    """The atlas in a folder, or on the hub.
 
-    Raises AtlasNotFound, AtlasUnfinished, AtlasTooNew or AtlasDamaged. A part (`mine --part I/N`) opens too, but has no
-    values or neighbours: reading them raises AtlasUnfinished.
+    Of one on the hub the files of a table and layer are fetched when they are first read, each checked against the
+    manifest; the revision is settled now, to a commit. Raises AtlasNotFound, AtlasUnfinished, AtlasTooNew or
+    AtlasDamaged. A part (`mine --part I/N`) opens too, but has no values or neighbours: reading them raises
+    AtlasUnfinished.
 
     Args:
-        path: The folder.
+        path: The folder, or hf://datasets/USER/NAME[@REVISION].
     """
-    directory = Path(path)
+    directory = settle(path)
     return Atlas(directory, *read_sealed(directory))
 
 
@@ -340,7 +343,9 @@ class Memory:
         return self._rows("importance")
 
     def neighbours(self) -> pl.DataFrame:
-        """The memories with the most similar values, best first, with their `name` and their value's `top_text`."""
+        """The memories with the most similar values, best first, with their `name` and their value's `top_text`, which
+        is null for those in other layers of an atlas on the hub: it would be fetched with the whole of each layer.
+        """
         rows = self._rows("neighbours")
         columns = [name for name in ("other_layer", "other_expert", "other_memory") if name in rows.columns]
         numberings = self._atlas.numberings
@@ -348,7 +353,8 @@ class Memory:
             MemoryId(*place) if len(place) == 2 else numberings[place[0]].name_in(*place)
             for place in rows.select(columns).iter_rows()
         ]
-        tops = [Memory(self._atlas, other).top_token() for other in others]
+        far = {other for other in others if self._atlas.foreign and other.layer != self.id.layer}
+        tops = [None if other in far else Memory(self._atlas, other).top_token() for other in others]
         return rows.with_columns(
             _strings("name", [str(other) for other in others]), _strings("top_text", self._atlas.token_text(tops))
         )

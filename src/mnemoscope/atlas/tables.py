@@ -107,11 +107,14 @@ class Tables(AtlasFiles):
         return pl.DataFrame([{"column": one.name, "type": one.type, "about": one.about} for one in columns])
 
     def scan(self, name: str, *, layer: int | None = None) -> pl.LazyFrame:
-        """The table `name` (of one `layer`) as a lazy polars query; raises like `table`, but pages are not checked."""
+        """The table `name` (of one `layer`) as a lazy polars query; raises like `table`, but pages are not checked, and
+        a file's hash only if the atlas comes from elsewhere.
+        """
         refuse_forked()
         if layer is None and table_kind(name).numbered == "layer":
             return pl.concat([_behind_layer(self.scan(name, layer=one), one) for one in self.layers])
-        rows = pl.scan_parquet(list(map(self.local, self.paths(name, layer))), glob=False)
+        where = self.checked_file if self.foreign else self.local
+        rows = pl.scan_parquet(list(map(where, self.paths(name, layer))), glob=False)
         return counted_through(rows, self.numberings, layer)
 
     def rows_where(
@@ -198,7 +201,7 @@ class Tables(AtlasFiles):
     def _open(self, name: str, path: str) -> Iterator[Any]:
         """The checked file; errors while it is read become AtlasDamaged."""
         refuse_forked()
-        where = self.local(path)
+        where = self.path / path
         try:
             with self.open_table(name, path) as file:
                 yield file

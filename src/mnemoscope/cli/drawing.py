@@ -19,6 +19,7 @@ from rich.text import Text
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.cli.runner import stream_behind
 from mnemoscope.foundation.formatting import (
+    DASH,
     Table,
     before_token,
     plain_percent,
@@ -141,7 +142,8 @@ def draw_memory(document: "MemoryDocument", *, limit: int) -> None:
         console.print(f"  {_numbers('importance', importance)}")
     if (near := document.rows("neighbours")) is not None:
         _headline(console, "Neighbours (most similar values)")
-        lines = [(row["name"], f"{row['cosine']:.3f}", show_token(row["top_text"])) for row in near]
+        tops = [DASH if row["top_text"] is None else show_token(row["top_text"]) for row in near]
+        lines = [(row["name"], f"{row['cosine']:.3f}", top) for row, top in zip(near, tops, strict=True)]
         print_table(console, Table(("memory", ">cosine", "its top token"), lines))
     if document.patterns:
         _headline(console, "Patterns")

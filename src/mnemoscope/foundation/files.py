@@ -1,7 +1,8 @@
 """Writes files so that a crash leaves the old file or the new one, never half of one.
 
 Every file is written under a temporary name in its own folder, flushed to disk and renamed. Errors of the operating
-system become StoreFailed. Knows nothing about the contents.
+system become StoreFailed. Nothing is written on the hub, whose places have a path of their own kind (`HubPath`). Knows
+nothing about the contents.
 """
 
 import errno
@@ -12,9 +13,9 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PosixPath, PurePosixPath
 from stat import S_ISREG
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
 from mnemoscope.errors import OptionError, StoreFailed
 
@@ -23,6 +24,58 @@ _LONGEST_PATH = 255
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FORBIDDEN = (errno.EROFS, errno.EACCES, errno.EPERM)
 _TEMPORARY = ".*.mnemoscope-tmp"
+_ON_HUB = re.compile(r"hf:/{1,2}datasets/([\w.-]+/[\w.-]+)(?:@(refs/[a-z]+/[\w.-]+|[\w.-]+))?", re.ASCII)
+
+
+class HubPath(PosixPath):
+    """A place on the hub, `hf://datasets/USER/NAME@REVISION`: that of an atlas, or of a file in one. No file of this
+    machine has such a path, so whatever is looked for there is missing; atlas/hub/reading.py fetches what is there.
+    """
+
+    def __str__(self) -> str:
+        return super().__str__().replace("hf:/", "hf://", 1)
+
+    def absolute(self) -> Self:
+        return self
+
+    @property
+    def repository(self) -> str:
+        return self._match[1]
+
+    @property
+    def revision(self) -> str:
+        return self._match[2] or "main"
+
+    @property
+    def _match(self) -> re.Match[str]:
+        match = _ON_HUB.match(str(self))
+        assert match is not None
+        return match
+
+
+def locate(path: str | os.PathLike[str]) -> Path:
+    """The path of a folder or a file, or its place on the hub. Raises OptionError for an impossible address there."""
+    text = os.fspath(path).rstrip("/")
+    if isinstance(path, HubPath):
+        return path
+    if not text.startswith("hf:/"):
+        return Path(path)
+    if not _ON_HUB.fullmatch(text) or ".." in text:
+        raise OptionError(
+            f"{text!r} is no atlas on the hub; write hf://datasets/USER/NAME, with @REVISION for another than main"
+        )
+    return HubPath(text)
+
+
+def refuse_hub(path: Path) -> None:
+    """Raises StoreFailed for a place on the hub, and tells how to have the atlas here."""
+    if isinstance(path, HubPath):
+        name = path.repository
+        raise StoreFailed(
+            f"{path} is on the hub, where an atlas is read only; download it with `hf download {name} --repo-type"
+            f" dataset --revision {path.revision} --local-dir {name.partition('/')[2]} --exclude '*.sqlite' --exclude"
+            " run.json` and name that folder"
+        ) from OSError(errno.EROFS, os.strerror(errno.EROFS))
 
 
 def check_spelling(*paths: object) -> None:
@@ -50,6 +103,8 @@ def storing(path: Path) -> Iterator[None]:
 
 def is_writable(folder: Path) -> bool:
     """Whether the system lets this process write into a folder, or make it: not where the disk is read-only."""
+    if isinstance(folder, HubPath):
+        return False
     there = next(one for one in (folder, *folder.absolute().parents) if os.path.exists(one))
     return os.path.isdir(there) and os.access(there, os.W_OK)
 
@@ -76,6 +131,7 @@ def flush(path: Path) -> None:
 
 def make_folder(folder: Path) -> None:
     """Makes `folder` and its missing parents so that they survive a power cut."""
+    refuse_hub(folder)
     with storing(folder):
         missing = [place for place in (folder, *folder.parents) if not place.exists()]
         folder.mkdir(parents=True, exist_ok=True)
