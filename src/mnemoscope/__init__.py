@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from mnemoscope.questions import answer
     from mnemoscope.saved_results import open_result
     from mnemoscope.search.found import search
+    from mnemoscope.sharing.push import push
     from mnemoscope.show.export.writing import write_report
     from mnemoscope.show.figures.figure1 import figure1
     from mnemoscope.show.figures.sections import chart
@@ -55,6 +56,7 @@ __all__ = [
     "names",
     "open_atlas",
     "open_result",
+    "push",
     "restore",
     "search",
     "trace",
@@ -79,6 +81,7 @@ _ROOMS = {
     "questions": ("answer",),
     "saved_results": ("open_result",),
     "search.found": ("search",),
+    "sharing.push": ("push",),
     "tracing": ("intervene", "trace"),
     "training": ("train",),
 }

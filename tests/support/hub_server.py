@@ -1,7 +1,7 @@
 """A hub on 127.0.0.1, as much of its protocol as huggingface_hub speaks about data sets. Not a test itself.
 
-It keeps commits as whole listings of files, large files by their hash, and counts what it sends and receives. A file may
-be answered oddly (`Odd`): as a stranger, or a bad line, would.
+It keeps commits as whole listings of files, large files by their hash, and counts what it sends and receives. A file
+may be answered oddly (`Odd`): as a stranger, or a bad line, would.
 """
 
 import base64
@@ -27,7 +27,7 @@ _PIECE = 1 << 16
 
 @dataclass
 class Odd:
-    """How a file is answered: another size is announced, it never ends, or the line is cut after so many bytes, once."""
+    """How a file is answered: with another size announced, without an end, or cut after so many bytes, once."""
 
     announced: int | None = None
     endless: bool = False
@@ -110,7 +110,9 @@ class Handler(BaseHTTPRequestHandler):
             body = self._read_chunks()
         for pattern, method in _ROUTES.items():
             if match := re.fullmatch(pattern, self.path):
-                getattr(self, method)(body, **{key: unquote(value or "main") for key, value in match.groupdict().items()})
+                getattr(self, method)(
+                    body, **{key: unquote(value or "main") for key, value in match.groupdict().items()}
+                )
                 return
         self._fail(404, "NotFound")
 

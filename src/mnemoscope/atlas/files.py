@@ -29,7 +29,6 @@ from mnemoscope.atlas.manifest import (
     MANIFEST,
     MinedMemories,
     files_beside,
-    manifest_file,
     read_sealed,
     table_files,
 )
@@ -55,9 +54,8 @@ class AtlasFiles(MinedMemories):
         self.foreign = foreign or isinstance(path, HubPath)
 
     def local(self, path: str) -> Path:
-        """Where the file `path` of the atlas lies on this machine, whether or not it is there; from the hub it is
-        fetched if the format has a file of that name, and a manifest lists it. Raises AtlasDamaged for one of another
-        size, AtlasNotFound where the hub does not give it.
+        """Where the file `path` of the atlas lies on this machine, whether or not it is there. From the hub it is
+        fetched, if the format has such a file and a manifest lists it; raises AtlasDamaged, AtlasNotFound.
         """
         if not isinstance(self.path, HubPath) or not is_shared(path):
             return self.path / path
@@ -77,15 +75,14 @@ class AtlasFiles(MinedMemories):
         later = {path: entry for side in sides for path, entry in self.made_later(side).items()}
         return later | dict(self.manifest.files)
 
-    @cached_property
+    @property
     def hashes(self) -> dict[str, str]:
         """The sha256 of each of these files."""
         return {path: entry["sha256"] for path, entry in self.listed.items()}
 
     def forget(self) -> None:
         """Forgets what files there are, for those made since."""
-        for name in ("listed", "hashes"):
-            vars(self).pop(name, None)
+        vars(self).pop("listed", None)
 
     def checked_file(self, path: str) -> Path:
         """Where the file `path` lies, which may be read. Raises AtlasDamaged for a changed one: a flipped bit in its
@@ -139,16 +136,11 @@ class AtlasFiles(MinedMemories):
         """The faults of listed `files`, one line each; reads all of them. Beside answers not `tables_only` lie."""
         for path in sorted(files):
             try:
-                self.local(path)
-            except AtlasDamaged as damage:
-                yield f"{path}: {damage}"
-                continue
-            try:
                 fault = self._fault(path, files[path], tables_only=tables_only)
             except FileNotFoundError:
                 fault = "missing"
-            except AtlasDamaged:
-                fault = "not a comparison that mnemoscope writes"
+            except AtlasDamaged as damage:
+                fault = "not a comparison that mnemoscope writes" if path.startswith(COMPARISONS) else str(damage)
             except (OSError, pa.ArrowException) as error:
                 if ran_out(error):
                     raise MemoryError from error
@@ -186,9 +178,9 @@ def manifests_of(directory: Path) -> tuple[str, ...]:
     empty for a missing one.
     """
     hashes = []
-    for folder in ("", EXTENSIONS, ANALYSES, COMPARISONS):
+    for folder in ("", f"{EXTENSIONS}/", f"{ANALYSES}/", f"{COMPARISONS}/"):
         try:
-            hashes.append(file_hash(manifest_file(directory, folder) if folder else local_file(directory, MANIFEST)))
+            hashes.append(file_hash(local_file(directory, f"{folder}{MANIFEST}")))
         except OSError:
             hashes.append("")
     return tuple(hashes)

@@ -97,9 +97,7 @@ def is_named(path: str) -> bool:
 
 
 def is_shared(path: str) -> bool:
-    """Whether an atlas on the hub may have a file at this path: what it is read from, and nothing that only its folder
-    holds, such as judgements, a search index, a report and what is left of a run.
-    """
+    """Whether an atlas on the hub may have the file: no judgements, search index, report or what a run leaves."""
     return place(path) is not None or _OF_READERS.fullmatch(path) is not None
 
 

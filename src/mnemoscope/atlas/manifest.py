@@ -123,15 +123,9 @@ def table_files(directory: Path) -> list[str]:
     return [path for path in names if place(path) is not None]
 
 
-def manifest_file(directory: Path, side: str) -> Path:
-    """Where the manifest of the folder `side` lies, fetched from the hub if an atlas there may have such a folder."""
-    name = f"{side}/{MANIFEST}"
-    return local_file(directory, name) if side in (EXTENSIONS, ANALYSES) else directory / name
-
-
 def files_beside(directory: Path, side: str, atlas: str) -> dict[str, Any]:
     """The files in the manifest of the folder `side`, relative to the atlas, if it was made from the hash `atlas`."""
-    document = read_object(manifest_file(directory, side))
+    document = read_object(local_file(directory, f"{side}/{MANIFEST}"))
     listed = document.get("files") if document.get("atlas") == atlas else None
     if not isinstance(listed, dict):
         return {}

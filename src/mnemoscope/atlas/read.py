@@ -55,12 +55,11 @@ def first_upper_layer(depth: int) -> int:
 
 
 def open_atlas(path: str | os.PathLike[str]) -> "Atlas":
-    """The atlas in a folder, or on the hub.
+    """The atlas in a folder, or on the hub at the commit that its revision is now; of that, files are fetched when they
+    are first read, and checked.
 
-    Of one on the hub the files of a table and layer are fetched when they are first read, each checked against the
-    manifest; the revision is settled now, to a commit. Raises AtlasNotFound, AtlasUnfinished, AtlasTooNew or
-    AtlasDamaged. A part (`mine --part I/N`) opens too, but has no values or neighbours: reading them raises
-    AtlasUnfinished.
+    Raises AtlasNotFound, AtlasUnfinished, AtlasTooNew or AtlasDamaged. A part (`mine --part I/N`) opens too, but has no
+    values or neighbours: reading them raises AtlasUnfinished.
 
     Args:
         path: The folder, or hf://datasets/USER/NAME[@REVISION].
@@ -343,8 +342,8 @@ class Memory:
         return self._rows("importance")
 
     def neighbours(self) -> pl.DataFrame:
-        """The memories with the most similar values, best first, with their `name` and their value's `top_text`, which
-        is null for those in other layers of an atlas on the hub: it would be fetched with the whole of each layer.
+        """The memories with the most similar values, best first, with their `name` and their value's `top_text` (null
+        in other layers of an atlas on the hub, each of which would be fetched for it).
         """
         rows = self._rows("neighbours")
         columns = [name for name in ("other_layer", "other_expert", "other_memory") if name in rows.columns]

@@ -107,9 +107,7 @@ class Tables(AtlasFiles):
         return pl.DataFrame([{"column": one.name, "type": one.type, "about": one.about} for one in columns])
 
     def scan(self, name: str, *, layer: int | None = None) -> pl.LazyFrame:
-        """The table `name` (of one `layer`) as a lazy polars query; raises like `table`, but pages are not checked, and
-        a file's hash only if the atlas comes from elsewhere.
-        """
+        """The table `name` (of one `layer`) as a lazy polars query; raises like `table`, but pages are not checked."""
         refuse_forked()
         if layer is None and table_kind(name).numbered == "layer":
             return pl.concat([_behind_layer(self.scan(name, layer=one), one) for one in self.layers])
@@ -247,13 +245,17 @@ def rebuild_command(directory: Path, table: str, manifest: Manifest) -> str:
         return f"`mnemoscope lens {folder} --model {model}`"
     if TABLES[table].optional:
         return f"`mnemoscope extend {folder} --model {model} {table.removesuffix('_sentences')}`"
-    more: dict[str, Any] = {"force": True}
+    return f"`{mine_command(directory, manifest, force=True)}`"
+
+
+def mine_command(directory: Path, manifest: Manifest, **more: Any) -> str:
+    """The command that mines the atlas into `directory`, with the display names of model and text."""
     if part := manifest.part:
         more["part"] = f"{part.index}/{part.of}"
     if list(manifest.layers) != list(range(len(manifest.model.sizes.memories))):
         more["layers"] = ",".join(map(str, manifest.layers))
     usual = TRIGGERS if manifest.model.sizes.experts is None else TRIGGERS_OF_EXPERTS
-    return f"`{_mine_command(directory, manifest.plan, usual, more)}`"
+    return _mine_command(directory, manifest.plan, usual, more)
 
 
 def resume_command(directory: Path, begun: Mapping[str, Any]) -> str:

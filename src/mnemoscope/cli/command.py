@@ -15,9 +15,6 @@ from mnemoscope.foundation.files import HubPath, check_spelling, locate
 from mnemoscope.foundation.options.declared import DeclaredOptions, flag_of, keyword_of, option
 
 
-_ATLASES = ("atlas", "atlases", "parts")
-
-
 class OutputOptions(DeclaredOptions):
     """What every verb has: it is called with `json`, and runner.py reads `debug`."""
 
@@ -45,14 +42,12 @@ def _settle(name: str, given: Any) -> Any:
     """The value of an option; an atlas on the hub at the commit that it has now, which is told."""
     if isinstance(given, list):
         return [_settle(name, one) for one in given]
-    at = locate(given) if isinstance(given, Path) else given
-    if not isinstance(at, HubPath) or name not in _ATLASES:
-        return at
-    from mnemoscope.atlas.hub.reading import settle
+    at = settled = locate(given) if isinstance(given, Path) else given
+    if isinstance(at, HubPath) and name in ("atlas", "atlases", "parts"):
+        from mnemoscope.atlas.hub.reading import settle
 
-    settled = settle(at)
-    if settled != at:
-        print(f"{at} is read as {settled}", file=sys.stderr)
+        if (settled := settle(at)) != at:
+            print(f"{at} is read as {settled}", file=sys.stderr)
     return settled
 
 

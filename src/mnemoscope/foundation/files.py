@@ -24,12 +24,11 @@ _LONGEST_PATH = 255
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FORBIDDEN = (errno.EROFS, errno.EACCES, errno.EPERM)
 _TEMPORARY = ".*.mnemoscope-tmp"
-_ON_HUB = re.compile(r"hf:/{1,2}datasets/([\w.-]+/[\w.-]+)(?:@(refs/[a-z]+/[\w.-]+|[\w.-]+))?", re.ASCII)
 
 
 class HubPath(PosixPath):
-    """A place on the hub, `hf://datasets/USER/NAME@REVISION`: that of an atlas, or of a file in one. No file of this
-    machine has such a path, so whatever is looked for there is missing; atlas/hub/reading.py fetches what is there.
+    """The place of an atlas on the hub, `hf://datasets/USER/NAME@REVISION`, or of a file in it. Nothing on this machine
+    has such a path, so what is looked for there is missing; atlas/hub/reading.py fetches what the hub has.
     """
 
     def __str__(self) -> str:
@@ -40,35 +39,25 @@ class HubPath(PosixPath):
 
     @property
     def repository(self) -> str:
-        return self._match[1]
+        return "/".join(self.parts[2:4]).partition("@")[0]
 
     @property
     def revision(self) -> str:
-        return self._match[2] or "main"
-
-    @property
-    def _match(self) -> re.Match[str]:
-        match = _ON_HUB.match(str(self))
-        assert match is not None
-        return match
+        return self.parts[3].partition("@")[2] or "main"
 
 
 def locate(path: str | os.PathLike[str]) -> Path:
     """The path of a folder or a file, or its place on the hub. Raises OptionError for an impossible address there."""
     text = os.fspath(path).rstrip("/")
-    if isinstance(path, HubPath):
-        return path
-    if not text.startswith("hf:/"):
-        return Path(path)
-    if not _ON_HUB.fullmatch(text) or ".." in text:
-        raise OptionError(
-            f"{text!r} is no atlas on the hub; write hf://datasets/USER/NAME, with @REVISION for another than main"
-        )
+    if isinstance(path, HubPath) or not text.startswith("hf:/"):
+        return path if isinstance(path, HubPath) else Path(path)
+    if not re.fullmatch(r"hf:/{1,2}datasets/[\w.-]+/[\w.-]+(@[\w.-]+)?", text, re.ASCII) or ".." in text:
+        raise OptionError(f"{text!r} is no data set on the hub; write hf://datasets/USER/NAME or .../NAME@REVISION")
     return HubPath(text)
 
 
 def refuse_hub(path: Path) -> None:
-    """Raises StoreFailed for a place on the hub, and tells how to have the atlas here."""
+    """Raises StoreFailed for a place on the hub. The copy that it advises is without files that verbs trust."""
     if isinstance(path, HubPath):
         name = path.repository
         raise StoreFailed(

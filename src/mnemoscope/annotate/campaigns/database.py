@@ -11,7 +11,6 @@ from typing import final
 from mnemoscope.annotate.judgements import tables
 from mnemoscope.annotate.judgements.reading import ANNOTATIONS, VERSION, columns_of
 from mnemoscope.errors import AnnotationError, OptionError
-from mnemoscope.foundation.files import HubPath
 
 WAIT_SECONDS = 30
 _TABLES = {"annotations_version", "campaigns", "annotators", "items", *tables.GROWING}
@@ -161,8 +160,6 @@ def annotations_file(given: str | Path | None, folder: Path) -> Path:
     """The file of annotations, by default in the atlas's `folder`."""
     if given is None:
         path = folder / ANNOTATIONS
-        if isinstance(path, HubPath):
-            raise AnnotationError(f"{folder} is on the hub, where nothing is written; name a file with --annotations")
         if path.is_symlink():
             # The atlas may be untrusted, and writing through its link would write anywhere.
             raise AnnotationError(f"{path} is a link; name the file that it leads to with --annotations")

@@ -10,7 +10,7 @@ from typing import Any
 from mnemoscope.atlas.manifest import MANIFEST, STATE, WORK, read_manifest, unfinished_plan
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import AtlasNotFound, AtlasTooNew, StoreFailed
-from mnemoscope.foundation.files import HubPath, read_object
+from mnemoscope.foundation.files import read_object
 from mnemoscope.foundation.options.mining_options import RULES, UNRELEASED
 from mnemoscope.runs.workers.heartbeats import BEATS, DRIVER, beat_path, host, is_gone
 from mnemoscope.runs.workers.leases import DONE, STAGE, TEXT, Lease, LeaseFolder, published_stage
@@ -51,9 +51,6 @@ def run_status(directory: Path) -> RunStatus:
     """Raises AtlasNotFound if the folder holds no run and no atlas, AtlasTooNew for one of another version."""
     begun = unfinished_plan(directory)
     if begun is None:
-        if isinstance(directory, HubPath):
-            read_manifest(directory)
-            return RunStatus("finished", 0, 0, [], 0, 0.0, 0.0)
         if not (directory / MANIFEST).is_file():
             raise AtlasNotFound(f"{directory} holds no run and no atlas; begin one with `mnemoscope mine`")
         read_manifest(directory)

@@ -1,0 +1,1 @@
+"""What others open: exports in other tools' forms."""
