@@ -94,6 +94,4 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def _plain(text: str) -> str:
     """The text in Markdown, where nothing in it is markup, a link or a control code."""
-    return re.sub(
-        r"([\\`*_{}\[\]()#+!|~$^=:@./])", r"\\\1", escape(show_text(text.replace("\u00a0", " ")), quote=False)
-    )
+    return re.sub(r"([\\`*_{}\[\]()#+!|~$=:@.])", r"\\\1", escape(show_text(text.replace("\u00a0", " ")), quote=False))

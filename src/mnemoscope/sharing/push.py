@@ -53,7 +53,7 @@ def push(
         progress: True: a bar in a terminal or notebook; or a function of stage, done, total (or None) and note.
     """
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_token
-    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
     locate(f"hf://datasets/{repository}")
     if not re.fullmatch("[a-z0-9][a-z0-9.-]*", text_license):
@@ -71,14 +71,12 @@ def push(
             disable_progress_bars()
             after.callback(enable_progress_bars)
         head, there = _look_up(api, repository, public=public)
-        sent = [CommitOperationAdd(path, one) for path, one in contents.items()]
+        new = [CommitOperationAdd(path, one) for path, one in contents.items()]
         old = [CommitOperationDelete(path) for path in there if is_shared(path) and path not in contents]
-        for done in range(0, len(sent), _TOGETHER):
-            report("sending", done, len(sent), "files")
-            api.preupload_lfs_files(repository, sent[done : done + _TOGETHER], repo_type="dataset", free_memory=False)
-        made = api.create_commit(
-            repository, [*old, *sent], commit_message=what, parent_commit=head, repo_type="dataset"
-        )
+        for done in range(0, len(new), _TOGETHER):
+            report("sending", done, len(new), "files")
+            api.preupload_lfs_files(repository, new[done : done + _TOGETHER], repo_type="dataset", free_memory=False)
+        made = api.create_commit(repository, [*old, *new], commit_message=what, parent_commit=head, repo_type="dataset")
     return HubPath(f"hf://datasets/{repository}@{made.oid}")
 
 

@@ -79,11 +79,11 @@ def _check(place: Path, seen: int, size: int | None, most: int) -> None:
 
 def _counted_bar(place: Path, size: int | None, most: int) -> type:
     """A progress bar for huggingface_hub, which asks nobody else whether to go on: it ends what gets too large."""
-    from huggingface_hub.utils import tqdm
+    from huggingface_hub.utils.tqdm import tqdm
 
     class CountedBar(tqdm):
         def __init__(self, **options: Any) -> None:
-            super().__init__(**{**options, "disable": True})
+            super().__init__(**{**options, "disable": True})  # type: ignore[no-untyped-call]
             self._came = options.get("initial") or 0
             if options.get("total") is not None:
                 _check(place, options["total"], size, most)
