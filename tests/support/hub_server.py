@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import re
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -73,6 +74,8 @@ class Hub:
     """The large files, by sha256, in the order in which they came."""
     asked: list[str] = field(default_factory=list)
     """Every request: its method and path."""
+    ranges: list[tuple[str, int]] = field(default_factory=list)
+    """Files that were asked for from a later byte on."""
     refuse_upload_after: int | None = None
     """From that many large files on, the line is cut."""
     echo: bool = False
@@ -158,6 +161,8 @@ class Handler(BaseHTTPRequestHandler):
             return self._say({"error": "no"}, 404, X_Error_Code="EntryNotFound", X_Repo_Commit=commit[0])
         data, odd = commit[1][path], repository.odd.get(path, Odd())
         start = int((self.headers.get("Range") or "bytes=0-").removeprefix("bytes=").rstrip("-"))
+        if start and self.command == "GET":
+            self.hub.ranges.append((path, start))
         self.send_response(206 if start else 200)
         self.send_header("X-Repo-Commit", commit[0])
         self.send_header("ETag", f'"{hashlib.sha256(data).hexdigest()}"')
@@ -179,7 +184,7 @@ class Handler(BaseHTTPRequestHandler):
                 self.hub.sent[path] = self.hub.sent.get(path, 0) + len(piece)
         except OSError:  # the reader has had enough
             pass
-        if odd.endless or odd.announced is not None:
+        if odd != Odd():
             self.close_connection = True
 
     def _pieces(self, data: bytes, odd: Odd) -> Iterator[bytes]:
@@ -187,7 +192,7 @@ class Handler(BaseHTTPRequestHandler):
             cut, odd.cut_after = odd.cut_after, None
             yield data[:cut]
             self.wfile.flush()
-            self.connection.close()
+            self.connection.shutdown(socket.SHUT_RDWR)
             raise ConnectionAbortedError
         yield from (data[at : at + _PIECE] for at in range(0, len(data), _PIECE))
         while odd.endless:
@@ -249,7 +254,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def put(self, body: bytes, oid: str) -> None:
         if self.hub.refuse_upload_after is not None and len(self.hub.received) >= self.hub.refuse_upload_after:
-            self.connection.close()
+            self.connection.shutdown(socket.SHUT_RDWR)
             return
         if hashlib.sha256(body).hexdigest() != oid:
             return self._fail(400, "BadHash")

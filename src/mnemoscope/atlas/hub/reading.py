@@ -27,19 +27,20 @@ def settle(path: str | os.PathLike[str]) -> Path:
     at = locate(path)
     if not isinstance(at, HubPath) or _COMMIT.fullmatch(at.revision):
         return at
-    from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url, try_to_load_from_cache
 
     asked = _words(at, _MANIFEST)
     with one_line_failures(at):
         try:
-            # Not by the download, which waits for half a minute before it says that there is no network.
-            commit = get_hf_file_metadata(hf_hub_url(**asked)).commit_hash
+            # Says at once that there is no network, for which the download waits half a minute.
+            get_hf_file_metadata(hf_hub_url(**asked))
         except Exception:
-            cached = try_to_load_from_cache(**asked)
-            if not isinstance(cached, str):
+            file = try_to_load_from_cache(**asked)
+            if not isinstance(file, str):
                 raise
-            commit = Path(cached).parent.name
-    return HubPath(f"hf://datasets/{at.repository}@{commit}")
+        else:
+            file = hf_hub_download(**asked, tqdm_class=_counted_bar(at / _MANIFEST, None, _LARGEST))
+    return HubPath(f"hf://datasets/{at.repository}@{Path(file).parent.name}")
 
 
 def local_file(at: Path, name: str, size: int | None = None) -> Path:
