@@ -189,7 +189,9 @@ def _draw_triggers(console: Console, name: str, document: "MemoryDocument", sign
     prefixes, count = sum(map(len, folds)), sum(len(group) for groups in folds for group in groups)
     alike = f", {len(folds)} without near-duplicates" if prefixes > len(folds) else ""
     _headline(console, f"{name}: {count}, of {prefixes} different prefixes{alike}")
-    narrow, colours = console.width < _ROOMY, _token_colours(document, sign)
+    narrow = console.width < _ROOMY
+    # From the hub the table is fetched for --json alone: it is larger than all other tables of a layer.
+    colours = {} if document.atlas.foreign else _token_colours(document, sign)
     lines: list[tuple[str | Text, ...]] = []
     for group, *similar in folds[:limit]:
         first, times = group[0], f"x{len(group)}" if len(group) > 1 else ""
