@@ -26,7 +26,7 @@ NAME, PROMPT = "handmade:planted", "the old"
 TWINS = {
     **{verb: verb for verb in ("mine", "merge", "extend", "verify", "search", "trace", "attribute", "diff", "compare")},
     **{"audit": "audit", "train": "train", "analyze": "answer", "report": "write_report", "show": "open_atlas"},
-    "lens": "fit_lenses",
+    **{"lens": "fit_lenses", "export": "export"},
 }
 WITHOUT = {
     "demo": "mine, answer and write_report, of builtin:pydocs",
@@ -47,6 +47,7 @@ ELSEWHERE = {
     "verify": {"atlas"},  # path
     "search": {"where", "promotes", "demotes", "fires_on", "offset", "tokens_like"},  # fields, by, limit; open_index
     "trace": {"changes", "generate", "temperature", "seed", "position", "figure1", "out"},  # interventions; generate
+    "attribute": {"graph"},  # write_graph
     "diff": {"save"},  # restore
     "compare": {"atlases", "save"},  # atlas, other, more; AtlasComparison.save
     "analyze": {"questions", "patterns", "judgements"},  # question; annotations.import_judgements

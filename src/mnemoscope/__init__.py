@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from mnemoscope.questions import answer
     from mnemoscope.saved_results import open_result
     from mnemoscope.search.found import search
+    from mnemoscope.sharing.export import export
+    from mnemoscope.sharing.graph import write_graph
     from mnemoscope.sharing.push import push
     from mnemoscope.show.export.writing import write_report
     from mnemoscope.show.figures.figure1 import figure1
@@ -46,6 +48,7 @@ __all__ = [
     "compare",
     "diff",
     "errors",
+    "export",
     "extend",
     "figure1",
     "fit_lenses",
@@ -62,6 +65,7 @@ __all__ = [
     "trace",
     "train",
     "verify",
+    "write_graph",
     "write_report",
 ]
 
@@ -81,6 +85,8 @@ _ROOMS = {
     "questions": ("answer",),
     "saved_results": ("open_result",),
     "search.found": ("search",),
+    "sharing.graph": ("write_graph",),
+    "sharing.export": ("export",),
     "sharing.push": ("push",),
     "tracing": ("intervene", "trace"),
     "training": ("train",),
