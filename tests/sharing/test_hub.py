@@ -120,6 +120,7 @@ def test_a_cut_transfer_goes_on(
         ("inspect", ADDRESS),
         ("search", ADDRESS, "Paris"),
         ("compare", ADDRESS, ADDRESS),
+        ("export", ADDRESS, "--to", "jsonl", "--out", "lines", "--memories", "L0"),
         ("report", ADDRESS, "--browse", "--out", "pages"),
     ],
     ids=lambda words: words[0],

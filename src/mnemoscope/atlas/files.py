@@ -1,10 +1,9 @@
 """The files of an atlas: the one place that turns the name of a table, or of another file, into a file to be read.
 
-An atlas is a folder on this machine, or a data set on the hub at one commit (hub/reading.py). A table is checked at its
-first read in a process, and again when its file, size or time change: its hash, its columns and its origin are those
-that the manifest states. Of the sentences, which may be large, every page that is read is checked instead, unless the
-atlas comes from elsewhere. A right hash excuses no form: what rows hold is checked as they are read (tables.py).
-`verify` reads and checks everything.
+An atlas is a folder, or a data set on the hub at one commit (hub/reading.py). A table is checked at its first read in a
+process, and again when its file, size or time change: its hash, its columns and its origin are those of the manifest.
+Of the sentences, which may be large, every page that is read is checked instead, unless the atlas comes from elsewhere.
+A right hash excuses no form: what rows hold is checked as they are read (tables.py). `verify` reads everything.
 """
 
 import os

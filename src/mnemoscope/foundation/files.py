@@ -27,8 +27,8 @@ _TEMPORARY = ".*.mnemoscope-tmp"
 
 
 class HubPath(PosixPath):
-    """The place of an atlas on the hub, `hf://datasets/USER/NAME@REVISION`, or of a file in it. Nothing on this machine
-    has such a path, so what is looked for there is missing; atlas/hub/reading.py fetches what the hub has.
+    """The place of an atlas on the hub, `hf://datasets/USER/NAME@REVISION`, or of a file in it: nothing lies there on
+    this machine; atlas/hub/reading.py fetches what the hub has.
     """
 
     def __str__(self) -> str:
@@ -59,11 +59,10 @@ def locate(path: str | os.PathLike[str]) -> Path:
 def refuse_hub(path: Path) -> None:
     """Raises StoreFailed for a place on the hub. The copy that it advises is without files that verbs trust."""
     if isinstance(path, HubPath):
-        name = path.repository
+        copy = f"--local-dir {path.repository.partition('/')[2]} --exclude '*.sqlite' --exclude run.json"
         raise StoreFailed(
-            f"{path} is on the hub, where an atlas is read only; download it with `hf download {name} --repo-type"
-            f" dataset --revision {path.revision} --local-dir {name.partition('/')[2]} --exclude '*.sqlite' --exclude"
-            " run.json` and name that folder"
+            f"{path} is on the hub, where an atlas is read only; download it with `hf download {path.repository}"
+            f" --repo-type dataset --revision {path.revision} {copy}` and name that folder"
         ) from OSError(errno.EROFS, os.strerror(errno.EROFS))
 
 

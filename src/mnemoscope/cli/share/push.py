@@ -18,9 +18,8 @@ class PushOptions(AtlasArgument):
 def push(options: PushOptions, *, json: bool) -> None:
     """Send an atlas to the hub, as a data set.
 
-    Sent are a card and the files that its manifests list, which are shown first; never judgements, search index or
-    report. What has arrived before is not sent again. The data set is private unless --public is given; one of anything
-    but an atlas is left alone. The token is that of hf auth login, or HF_TOKEN.
+    Sent are a card and the files that its manifests list, which are shown first, and none of them twice. The data set
+    is private unless --public is given; one of anything but an atlas is left alone.
 
     Example: mnemoscope push atlas user/memories --text-license cc-by-sa-4.0
     """
