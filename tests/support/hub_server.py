@@ -106,7 +106,7 @@ class Handler(BaseHTTPRequestHandler):
     do_GET = do_POST = do_PUT = do_HEAD
 
     def _answer(self) -> None:
-        self.path = urlsplit(self.path)._replace(query="", fragment="").geturl()
+        self.path = urlsplit(self.path).path
         self.hub.asked.append(f"{self.command} {self.path}")
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         if self.headers.get("Transfer-Encoding") == "chunked":

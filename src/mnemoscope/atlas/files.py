@@ -60,7 +60,7 @@ class AtlasFiles(MinedMemories):
             return self.path / path
         if path.endswith(MANIFEST):
             return local_file(self.path, path)
-        entry = self.listed.get(path)
+        entry = self.entries.get(path)
         return self.path / path if entry is None else local_file(self.path, path, entry.get("bytes", 0))
 
     def made_later(self, side: str) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class AtlasFiles(MinedMemories):
         return files_beside(self.path, side, self.manifest_hash)
 
     @cached_property
-    def listed(self) -> dict[str, Any]:
+    def entries(self) -> dict[str, Any]:
         """The entries of every file that is checked against one, by path: what mining, `extend` or `lens` has made."""
         sides = (EXTENSIONS, ANALYSES) if self.foreign else (EXTENSIONS,)
         later = {path: entry for side in sides for path, entry in self.made_later(side).items()}
@@ -77,11 +77,11 @@ class AtlasFiles(MinedMemories):
     @property
     def hashes(self) -> dict[str, str]:
         """The sha256 of each of these files."""
-        return {path: entry["sha256"] for path, entry in self.listed.items()}
+        return {path: entry["sha256"] for path, entry in self.entries.items()}
 
     def forget(self) -> None:
         """Forgets what files there are, for those made since."""
-        vars(self).pop("listed", None)
+        vars(self).pop("entries", None)
 
     def checked_file(self, path: str) -> Path:
         """Where the file `path` lies, which may be read. Raises AtlasDamaged for a changed one: a flipped bit in its

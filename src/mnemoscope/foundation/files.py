@@ -59,10 +59,11 @@ def locate(path: str | os.PathLike[str]) -> Path:
 def refuse_hub(path: Path) -> None:
     """Raises StoreFailed for a place on the hub. The copy that it advises is without files that verbs trust."""
     if isinstance(path, HubPath):
-        copy = f"--local-dir {path.repository.partition('/')[2]} --exclude '*.sqlite' --exclude run.json"
+        name, but = path.repository, "--exclude '*.sqlite' --exclude run.json"
+        where = f"--revision {path.revision} --local-dir {name.partition('/')[2]}"
+        command = f"hf download {name} --repo-type dataset {where} {but}"
         raise StoreFailed(
-            f"{path} is on the hub, where an atlas is read only; download it with `hf download {path.repository}"
-            f" --repo-type dataset --revision {path.revision} {copy}` and name that folder"
+            f"{path} is on the hub, where an atlas is read only; download it with `{command}` and name that folder"
         ) from OSError(errno.EROFS, os.strerror(errno.EROFS))
 
 
