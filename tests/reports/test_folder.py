@@ -62,12 +62,12 @@ def test_a_folder_is_replaced_if_it_is_empty_or_one_s_own(home: Path, tmp_path: 
 def test_earlier_files_go_and_others_stay(side: str, home: Path) -> None:
     """In the atlas, where the manifest that `verify` reads names files as they lie there; and again."""
     made = MadeFolder(home / side, home, side)
-    sizes = made.replace(FILES.items(), atlas="a" * 64)
+    sizes = made.replace(FILES.items(), source="a" * 64)
     assert {name: len(data) for name, data in files(home / side).items()} == sizes
     assert made.made_before() == LISTED
     assert (b'"report/index.html"' in files(home / side)["manifest.json"]) == (side == "report")
     (home / side / "figures/notes.md").write_text("mine")
-    made.replace([("index.html", iter([b"n", b"ew"]))], atlas="b" * 64)  # in pieces
+    made.replace([("index.html", iter([b"n", b"ew"]))], source="b" * 64)  # in pieces
     assert files(home / side).keys() == {"index.html", "manifest.json", "figures/notes.md"}
     assert files(home / side)["index.html"] == b"new"
 
@@ -76,5 +76,5 @@ def test_a_manifest_that_points_outside_removes_nothing_there(home: Path, tmp_pa
     (tmp_path / "precious").write_text("mine")
     for name in ("../precious", str(tmp_path / "precious")):
         write_json(tmp_path / "out/manifest.json", {"atlas": "a" * 64, "pages": {"index.html": 4, name: 4}})
-        MadeFolder(tmp_path / "out", home, "browse", "pages").replace(FILES.items(), atlas="b" * 64)
+        MadeFolder(tmp_path / "out", home, "browse", "pages").replace(FILES.items(), source="b" * 64)
         assert (tmp_path / "precious").read_text() == "mine"

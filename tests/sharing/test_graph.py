@@ -123,6 +123,16 @@ def test_against_the_mean_there_is_one_output(tmp_path: Path) -> None:
     assert ({node["feature_type"] for node in graph["nodes"]}, graph["links"]) == ({"logit"}, [])
 
 
+def test_a_shortened_list_keeps_the_links_between_its_memories(found: Any, tmp_path: Path) -> None:
+    few = replace(found, memories=found.memories.head(8))
+    graph = written(ms.write_graph(few, tmp_path / "graph"))
+    ids = {node["node_id"] for node in graph["nodes"]}
+    assert len(ids) == 10
+    assert 0 < len(graph["links"]) - 2 * 8 < found.edges.height
+    assert {link[end] for link in graph["links"] for end in ("source", "target")} <= ids
+    assert "Which memory feeds which" in few._repr_html_()
+
+
 def test_memories_of_experts_have_numbers_of_their_own(tmp_path: Path) -> None:
     network = build_mixture("qwen2_moe")  # with shared experts
     model = load_model(network, tokenizer=byte_tokenizer(bos_token="<|endoftext|>"))

@@ -31,7 +31,7 @@ from mnemoscope.atlas.manifest import (
     read_sealed,
     table_files,
 )
-from mnemoscope.atlas.schema import TABLES, content_error, place, schema_error
+from mnemoscope.atlas.schema import TABLES, place, schema_error
 from mnemoscope.errors import AtlasBusy, AtlasDamaged
 from mnemoscope.foundation.files import HubPath, file_hash, is_file_entry, read_object, read_regular, refuse_endless
 from mnemoscope.foundation.heap import ran_out
@@ -162,10 +162,10 @@ class AtlasFiles(MinedMemories):
             unknown = tables_only and path.endswith(".parquet")
             return f"not a table of schema {self.manifest.schema}" if unknown else None
         with pq.ParquetFile(where) as file:
-            name, vocabulary = placed[0].name, self.manifest.model.sizes.vocabulary
+            (kind, _), vocabulary = placed, self.manifest.model.sizes.vocabulary
             groups = (file.read_row_group(one) for one in range(file.num_row_groups))
-            wrong = schema_error(name, file.schema_arrow, self.manifest.provenance)
-            return wrong or next(filter(None, (content_error(name, rows, vocabulary) for rows in groups)), None)
+            wrong = schema_error(kind.name, file.schema_arrow, self.manifest.provenance)
+            return wrong or next(filter(None, (kind.content_error(rows, vocabulary) for rows in groups)), None)
 
 
 def _identity(where: Path) -> tuple[int, int, int]:

@@ -300,9 +300,7 @@ class AtlasLayer:
 
 
 class MemoryRows:
-    """What mining found about some memories of one layer, by their `numbers`, ascending: a frame for each table, in the
-    table's order.
-    """
+    """What mining found about some memories of one layer, by their `numbers`, ascending: a frame for each table."""
 
     named_by: tuple[str, ...] = ("expert", "memory")
     """The columns that tell the memories apart, as far as the atlas has them."""
@@ -374,8 +372,7 @@ class MemoryRows:
         stored = self._atlas.sentences(rows["sentence"].to_list(), columns=["sentence", "tokens"])
         tokens = {sentence: self._atlas.vocabulary.split_text(ids) for sentence, ids in stored.iter_rows()}
         if rows["coefficients"].list.len().to_list() != [len(tokens[one]) for one in rows["sentence"]]:
-            wrong = f"token_activations of layer {self._layer} do not fit its triggers' sentences"
-            raise AtlasDamaged(f"{self._atlas.path}: {wrong}")
+            raise AtlasDamaged(f"{self._atlas.path}: token_activations of layer {self._layer} do not fit its triggers")
         texts = pl.Series("texts", [tokens[one] for one in rows["sentence"]], dtype=pl.List(pl.String))
         products = pl.col("coefficients").cast(pl.List(pl.Float32)) * pl.col("scale")
         return self._select(rows, "sign", "rank", texts, products.alias("coefficients"))

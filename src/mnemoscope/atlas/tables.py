@@ -19,7 +19,7 @@ from mnemoscope.atlas.experts import counted_through, with_names
 from mnemoscope.atlas.files import AtlasFiles
 from mnemoscope.atlas.form import Manifest
 from mnemoscope.atlas.manifest import mined_from
-from mnemoscope.atlas.schema import LENS_TABLES, TABLES, content_error, place, table_kind
+from mnemoscope.atlas.schema import LENS_TABLES, TABLES, place, table_kind
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, OptionError
 from mnemoscope.foundation.forks import refuse_forked
 from mnemoscope.foundation.formatting import runs
@@ -176,7 +176,7 @@ class Tables(AtlasFiles):
         return with_names(columns) if self.numberings else list(columns)
 
     def _frame(self, name: str, table: Any, columns: Sequence[str] | None, layer: int | None) -> pl.DataFrame:
-        if wrong := content_error(name, table, self.manifest.model.sizes.vocabulary):
+        if wrong := TABLES[name].content_error(table, self.manifest.model.sizes.vocabulary):
             raise AtlasDamaged(f"{self.path}: table {name}: {wrong}, which no run writes; mine the atlas again")
         frame = pl.from_arrow(table.replace_schema_metadata(None))
         assert isinstance(frame, pl.DataFrame)

@@ -17,7 +17,6 @@ from mnemoscope.foundation.formatting import show_controls
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.foundation.origin import package_version
 from mnemoscope.show.export.folder import MadeFolder
-from mnemoscope.show.pages.triggers import triggers_view
 
 if TYPE_CHECKING:
     from mnemoscope.attribution import Attribution
@@ -119,9 +118,11 @@ def _nodes_and_links(attribution: "Attribution", rows: list[dict[str, Any]]) -> 
                 "activation": row["coefficient"],
             }
         )
+    edges = attribution.edges.select("source", "source_position", "target", "target_position", "change")
     links = [
-        {**{end: ids[edge[end], edge[f"{end}_position"]] for end in ("source", "target")}, "weight": edge["change"]}
-        for edge in attribution.edges.to_dicts()
+        {"source": ids[source, at], "target": ids[target, its], "weight": change}
+        for source, at, target, its, change in edges.iter_rows()
+        if {(source, at), (target, its)} <= ids.keys()  # all, unless the list was shortened
     ]
     target, against = attribution.target, attribution.against
     for sign, token, probability in (
@@ -155,14 +156,13 @@ def _page(atlas: Atlas, memory: MemoryId) -> dict[str, Any]:
     """The memory's page: its triggers with the activations of their tokens, where the atlas has them (else at the
     trigger alone), and the tokens of its value. It has no quantiles, which the atlas does not know.
     """
-    document = MemoryDocument(atlas, memory, patterns=None)
-    value, activity, examples = document.row("value"), document.activity, []
-    views = triggers_view(document)
+    document, examples = MemoryDocument(atlas, memory), []
+    value, activity = document.row("value"), document.activity
+    read = {(row["sign"], row["rank"]): row for row in document.rows("token_activations") or ()}
     for sign, side in ((1, "above"), (-1, "below")):
-        shown = [(row, view) for row, view in zip(document.triggers, views, strict=True) if row["sign"] == sign]
-        if shown:
-            listed = [_example(atlas, row, view["tokens"], sign) for row, view in shown[:EXAMPLES]]
-            examples.append({"quantile_name": f"Triggers {side} zero", "examples": listed})
+        rows = [row for row in document.triggers if row["sign"] == sign][:EXAMPLES]
+        listed = [_example(atlas, row, read.get((sign, row["rank"]))) for row in rows]
+        examples += [{"quantile_name": f"Triggers {side} zero", "examples": listed}] if listed else []
     tokens = {end: [] if value is None else atlas.token_text(value[f"{end}_tokens"]) for end in ("top", "bottom")}
     return {
         "transcoder_id": str(memory),
@@ -176,18 +176,14 @@ def _page(atlas: Atlas, memory: MemoryId) -> dict[str, Any]:
     }
 
 
-def _example(atlas: Atlas, row: dict[str, Any], tokens: list[dict[str, Any]] | None, sign: int) -> dict[str, Any]:
-    """A trigger's sentence, its activations counted from zero in the direction of the sign."""
-    at = row["position"]
-    if tokens is None:
-        texts = atlas.vocabulary.split_text(row["tokens"])
-        activations = [row["coefficient"] if place == at else 0.0 for place in range(len(texts))]
-    else:
-        texts, activations = [one["text"] for one in tokens], [one["coefficient"] for one in tokens]
+def _example(atlas: Atlas, row: dict[str, Any], read: dict[str, Any] | None) -> dict[str, Any]:
+    """A trigger's sentence, with its activations in the direction of the sign."""
+    texts = atlas.vocabulary.split_text(row["tokens"]) if read is None else read["texts"]
+    alone = [row["coefficient"] if place == row["position"] else 0.0 for place in range(len(texts))]
     return {
         "tokens": texts,
-        "tokens_acts_list": [max(0.0, sign * one) for one in activations],
-        "train_token_ind": at,
+        "tokens_acts_list": [max(0.0, row["sign"] * one) for one in (alone if read is None else read["coefficients"])],
+        "train_token_ind": row["position"],
         "is_repeated_datapoint": False,
     }
 

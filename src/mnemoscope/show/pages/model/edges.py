@@ -23,19 +23,19 @@ def draw_edges(attribution: Data) -> Data | None:
     """The points, the lines between two of them (`source` and `target` are their numbers), the numbers of layers and
     the `lanes` of positions; None without an edge.
     """
-    if not attribution["edges"]:
-        return None
     points = [
         {**one, "layer": MemoryId.parse(one["memory"]).layer, "name": f"{one['memory']} at {one['position']}"}
         for one in sorted(attribution["memories"], key=lambda one: one["position"])
         if one["ablation"] is not None
     ]
-    numbers = {(one["memory"], one["position"]): number for number, one in enumerate(points)}
-    lines = []
+    numbers, lines = {(one["memory"], one["position"]): number for number, one in enumerate(points)}, []
     for one in attribution["edges"]:
-        source, target = (numbers[one[end], one[f"{end}_position"]] for end in ("source", "target"))
-        moved = (one["share"] or 0.0) * points[target]["ablation"]
-        lines.append({**one, "source": source, "target": target, "moved": moved})
+        source, target = (numbers.get((one[end], one[f"{end}_position"])) for end in ("source", "target"))
+        if source is not None and target is not None:  # of a list that was shortened
+            moved = (one["share"] or 0.0) * points[target]["ablation"]
+            lines.append({**one, "source": source, "target": target, "moved": moved})
+    if not lines:
+        return None
     most = max(abs(one["moved"]) for one in lines) or 1.0
     feeds, fed = (Counter(one[end] for one in lines) for end in ("source", "target"))
     largest = max(abs(one["ablation"]) for one in points) or 1.0
