@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -84,13 +85,18 @@ def test_offline_what_was_read_is_read(
     hub: Hub, repository: Repository, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Capture
 ) -> None:
     rows = ms.open_atlas(ADDRESS)["L0.M0"].triggers()
+    with client(ms.open_atlas(ADDRESS).path) as reader:
+        assert reader.get("/L0.M0.json").status_code == 200
+    assert not [one for one in hub.asked if "comparisons" in one]
     with monkeypatch.context() as patch:
         patch.setattr(constants, "HF_HUB_OFFLINE", True)
         there = ms.open_atlas(ADDRESS)
         assert there["L0.M0"].triggers().equals(rows)
         assert not there.has("patterns")
-        with pytest.raises(AtlasNotFound, match=r"triggers/layer-001.parquet cannot be fetched .*; check the network$"):
-            there["L1.M0"].triggers()
+        with client(there.path) as reader:
+            assert reader.get("/L0.M0.json").status_code == 200
+        with pytest.raises(AtlasNotFound, match=r"background.parquet cannot be fetched .*; check the network$"):
+            there.table("background")
     ask_here(monkeypatch, "http://127.0.0.1:9", tmp_path / "home")  # nobody listens there
     assert ms.open_atlas(ADDRESS)["L0.M0"].triggers().equals(rows)
     assert main(["show", "hf://datasets/user/another", "L0.M0"]) == 2
@@ -132,7 +138,9 @@ def test_what_reads_an_atlas_reads_one_on_the_hub(
     assert main(list(words)) == 0, capsys.readouterr().err
     said = capsys.readouterr()
     assert words[0] == "inspect" or f"{ADDRESS} is read as {ADDRESS}@{repository.head}\n" in said.err
-    assert "handbuilt" in said.out or repository.head in said.out or (tmp_path / "pages/index.html").is_file()
+    made = {"export": "lines/layer-000.jsonl", "report": "pages/index.html"}.get(words[0])
+    text = said.out if made is None else (tmp_path / made).read_text()
+    assert re.search(f"handbuilt|{repository.head}|L0.M1", text)
 
 
 @pytest.mark.fast(2)

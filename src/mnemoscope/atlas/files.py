@@ -65,7 +65,8 @@ class AtlasFiles(MinedMemories):
 
     def made_later(self, side: str) -> dict[str, Any]:
         """The entries of the manifest in the folder `side`, by path; none if it belongs to another atlas."""
-        return files_beside(self.path, side, self.manifest_hash)
+        known = is_shared(f"{side}/{MANIFEST}") or not isinstance(self.path, HubPath)
+        return files_beside(self.path, side, self.manifest_hash) if known else {}
 
     @cached_property
     def entries(self) -> dict[str, Any]:
@@ -74,14 +75,15 @@ class AtlasFiles(MinedMemories):
         later = {path: entry for side in sides for path, entry in self.made_later(side).items()}
         return later | dict(self.manifest.files)
 
-    @property
+    @cached_property
     def hashes(self) -> dict[str, str]:
         """The sha256 of each of these files."""
         return {path: entry["sha256"] for path, entry in self.entries.items()}
 
     def forget(self) -> None:
         """Forgets what files there are, for those made since."""
-        vars(self).pop("entries", None)
+        for name in ("entries", "hashes"):
+            vars(self).pop(name, None)
 
     def checked_file(self, path: str) -> Path:
         """Where the file `path` lies, which may be read. Raises AtlasDamaged for a changed one: a flipped bit in its
@@ -177,9 +179,9 @@ def manifests_of(directory: Path) -> tuple[str, ...]:
     empty for a missing one.
     """
     hashes = []
-    for folder in ("", f"{EXTENSIONS}/", f"{ANALYSES}/", f"{COMPARISONS}/"):
+    for name in (MANIFEST, *(f"{side}/{MANIFEST}" for side in (EXTENSIONS, ANALYSES, COMPARISONS))):
         try:
-            hashes.append(file_hash(local_file(directory, f"{folder}{MANIFEST}")))
+            hashes.append(file_hash(local_file(directory, name) if is_shared(name) else directory / name))
         except OSError:
             hashes.append("")
     return tuple(hashes)
