@@ -65,6 +65,8 @@ CONTENTS = {
         "docs/annotating",
         "docs/judgements",
         "docs/compare",
+        "docs/sharing",
+        "docs/export",
         "docs/training",
         "docs/agents",
         "AGENTS",

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from collections.abc import Iterable
 from contextlib import chdir
 from pathlib import Path
 from urllib.request import urlopen
@@ -56,12 +57,17 @@ def try_verbs() -> None:
         print("==", *verb, flush=True)
         if code := main(verb):
             raise SystemExit(code)
-    serving = [sys.executable, "-m", "mnemoscope", "serve", "zen", "--model", "builtin:pydocs", "--port", "0", "--json"]
+    ask_pages(PAGES, "zen", "--model", "builtin:pydocs")
+
+
+def ask_pages(pages: Iterable[str], *words: str) -> None:
+    """Serves, with these words of the command line, and asks for each page once."""
+    serving = [sys.executable, "-m", "mnemoscope", "serve", *words, "--port", "0", "--json"]
     with subprocess.Popen(serving, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
             url = json.loads("".join(iter(server.stdout.readline, "}\n")) + "}")["url"]
-            for page in PAGES:
+            for page in pages:
                 with urlopen(f"{url.rstrip('/')}/{page}", timeout=60) as answer:
                     print(f"== /{page}: {answer.status}, {len(answer.read()):,} bytes", flush=True)
         finally:

@@ -26,12 +26,13 @@ NAME, PROMPT = "handmade:planted", "the old"
 TWINS = {
     **{verb: verb for verb in ("mine", "merge", "extend", "verify", "search", "trace", "attribute", "diff", "compare")},
     **{"audit": "audit", "train": "train", "analyze": "answer", "report": "write_report", "show": "open_atlas"},
-    "lens": "fit_lenses",
+    **{"lens": "fit_lenses", "export": "export", "push": "push"},
 }
 WITHOUT = {
     "demo": "mine, answer and write_report, of builtin:pydocs",
     "inspect": "what load_model and open_atlas return has these facts; the estimate is for whoever is about to wait",
     "serve": "a server, which ends with its command",
+    "mcp": "a server, too, for clients in other processes",
     "worker": "a process of a fleet, which its launcher starts",
     "status": "of a run in another process; of one's own progress tells",
 }
@@ -47,6 +48,7 @@ ELSEWHERE = {
     "verify": {"atlas"},  # path
     "search": {"where", "promotes", "demotes", "fires_on", "offset", "tokens_like"},  # fields, by, limit; open_index
     "trace": {"changes", "generate", "temperature", "seed", "position", "figure1", "out"},  # interventions; generate
+    "attribute": {"graph"},  # write_graph
     "diff": {"save"},  # restore
     "compare": {"atlases", "save"},  # atlas, other, more; AtlasComparison.save
     "analyze": {"questions", "patterns", "judgements"},  # question; annotations.import_judgements

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from mnemoscope.questions import answer
     from mnemoscope.saved_results import open_result
     from mnemoscope.search.found import search
+    from mnemoscope.sharing.export import export
+    from mnemoscope.sharing.graph import write_graph
+    from mnemoscope.sharing.push import push
     from mnemoscope.show.export.writing import write_report
     from mnemoscope.show.figures.figure1 import figure1
     from mnemoscope.show.figures.sections import chart
@@ -45,6 +48,7 @@ __all__ = [
     "compare",
     "diff",
     "errors",
+    "export",
     "extend",
     "figure1",
     "fit_lenses",
@@ -56,11 +60,13 @@ __all__ = [
     "names",
     "open_atlas",
     "open_result",
+    "push",
     "restore",
     "search",
     "trace",
     "train",
     "verify",
+    "write_graph",
     "write_report",
 ]
 
@@ -80,6 +86,9 @@ _ROOMS = {
     "questions": ("answer",),
     "saved_results": ("open_result",),
     "search.found": ("search",),
+    "sharing.graph": ("write_graph",),
+    "sharing.export": ("export",),
+    "sharing.push": ("push",),
     "tracing": ("intervene", "trace"),
     "training": ("train",),
 }

@@ -1,12 +1,13 @@
 """Hub data sets, from a local folder as the hub would stream them; no network."""
 
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from mnemoscope.corpus import open_source
-from mnemoscope.errors import CorpusNotFound, CorpusUnreadable
+from mnemoscope.errors import CorpusNotFound, CorpusUnreadable, OptionError
 
 pytest.importorskip("datasets")
 from huggingface_hub import HfApi
@@ -102,3 +103,9 @@ def test_the_commit_of_a_data_set_is_settled_when_it_is_opened(folder: Path, mon
     assert first.identity != second.identity
     assert len(list(first.documents())) == 5
     assert asked == ["c" * 40, "d" * 40, "c" * 40], "what is read is not the commit that was settled"
+
+
+def test_without_the_extra_it_is_asked_for_before_the_hub_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(OptionError, match=r"^hub:some/texts needs datasets, .* pip install 'mnemoscope\[hub\]'$"):
+        open_source("hub:some/texts")

@@ -1,5 +1,6 @@
 """The one writer of folders that are made from an atlas: what it takes for its own, and what it never removes."""
 
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from mnemoscope.foundation.files import write_json
 from mnemoscope.show.export.folder import MadeFolder
 
 FILES = {"index.html": b"page", "figures/one.svg": b"<svg/>"}
-LISTED = {name: {"sha256": "0" * 64, "bytes": len(data)} for name, data in FILES.items()}
+LISTED = {name: {"sha256": sha256(data).hexdigest(), "bytes": len(data)} for name, data in FILES.items()}
 
 
 @pytest.fixture
@@ -61,11 +62,12 @@ def test_a_folder_is_replaced_if_it_is_empty_or_one_s_own(home: Path, tmp_path: 
 def test_earlier_files_go_and_others_stay(side: str, home: Path) -> None:
     """In the atlas, where the manifest that `verify` reads names files as they lie there; and again."""
     made = MadeFolder(home / side, home, side)
-    size = made.replace(FILES, LISTED, atlas="a" * 64)
-    assert (sum(map(len, files(home / side).values())), made.made_before()) == (size, LISTED)
+    sizes = made.replace(FILES.items(), source="a" * 64)
+    assert {name: len(data) for name, data in files(home / side).items()} == sizes
+    assert made.made_before() == LISTED
     assert (b'"report/index.html"' in files(home / side)["manifest.json"]) == (side == "report")
     (home / side / "figures/notes.md").write_text("mine")
-    made.replace({"index.html": b"new"}, {"index.html": LISTED["index.html"]}, atlas="b" * 64)
+    made.replace([("index.html", iter([b"n", b"ew"]))], source="b" * 64)  # in pieces
     assert files(home / side).keys() == {"index.html", "manifest.json", "figures/notes.md"}
     assert files(home / side)["index.html"] == b"new"
 
@@ -74,5 +76,5 @@ def test_a_manifest_that_points_outside_removes_nothing_there(home: Path, tmp_pa
     (tmp_path / "precious").write_text("mine")
     for name in ("../precious", str(tmp_path / "precious")):
         write_json(tmp_path / "out/manifest.json", {"atlas": "a" * 64, "pages": {"index.html": 4, name: 4}})
-        MadeFolder(tmp_path / "out", home, "browse", "pages").replace(FILES, LISTED, atlas="b" * 64)
+        MadeFolder(tmp_path / "out", home, "browse", "pages").replace(FILES.items(), source="b" * 64)
         assert (tmp_path / "precious").read_text() == "mine"

@@ -9,8 +9,9 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from mnemoscope.cli import main
-from mnemoscope.errors import AtlasBusy, AtlasExists, MemoryIdError, OptionError, StoreFailed
+from mnemoscope.errors import AtlasBusy, AtlasExists, MemoryIdError, ModelDiffers, OptionError, StoreFailed
 from mnemoscope.foundation.files import write_bytes
+from mnemoscope.foundation.memory_names import save_list
 from mnemoscope.questions.answers import write
 from mnemoscope.show.pages.edition import Edition
 from mnemoscope.show.pages.overview import overview_page
@@ -42,7 +43,7 @@ def atlas(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def exported(answered_atlas: Path, tmp_path_factory: pytest.TempPathFactory) -> ExportSummary:
-    return write_pages(answered_atlas, tmp_path_factory.mktemp("out") / "pages", memories="L0.M0,L0.M3,L1.M0")
+    return write_pages(answered_atlas, tmp_path_factory.mktemp("out") / "pages", memories="L0.M0,L0.M3,L1.M0-0")
 
 
 def pages(directory: Path) -> list[Path]:
@@ -142,6 +143,10 @@ def test_a_selection_that_cannot_be(tmp_path: Path, atlas: Path) -> None:
         with pytest.raises(kind):
             write_pages(atlas, tmp_path / "out", memories=memories)
         assert not (tmp_path / "out").exists()
+    save_list(tmp_path / "other.json", [("L0.M0", 1, None)], model="another", made_by={"model": "c" * 64})
+    with pytest.raises(ModelDiffers, match=r"other\.json lists memories of another"):
+        write_pages(atlas, tmp_path / "out", memories=f"@{tmp_path / 'other.json'}")
+    assert not (tmp_path / "out").exists()
 
 
 def test_other_folders_are_left_alone(tmp_path: Path, atlas: Path) -> None:

@@ -17,6 +17,7 @@ _UNTOLD = {
     *("contribution", "agrees", "heads", "kept", "frame", "active", "effective", "top_share", "major", "longer"),
     *("top_tokens", "bottom_tokens", "bottom_scores", "literal_top", "literal_max_probability", "literal_target"),
     *("literal_target_rank", "other_layer", "other_memory", "sampled", "std", "trigger_text", "own", "model", "prompt"),
+    *("tokens", "edges"),
 }
 """Keys that an agent has no use for."""
 

@@ -17,6 +17,7 @@ from mnemoscope.agents.tools import Tools
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.manifest import open_as_mined
 from mnemoscope.errors import MnemoscopeError
+from mnemoscope.foundation.files import locate
 from mnemoscope.foundation.options.model_options import ModelOptions
 from mnemoscope.foundation.origin import package_version
 from mnemoscope.foundation.progress import ENDING
@@ -43,7 +44,7 @@ def serve(paths: Iterable[Path], load: "Callable[[Atlas], LanguageModel] | None"
     atlases: dict[str, Atlas] = {}
     for number, path in enumerate(paths, 1):
         name = re.sub(r"[^A-Za-z0-9._-]", "_", path.name)[:40] or "atlas"
-        atlases[f"{name}-{number}" if name in atlases else name] = open_atlas(path.resolve())
+        atlases[f"{name}-{number}" if name in atlases else name] = open_atlas(locate(path).absolute())
     # Nothing is lost, and the thread that waits for the client cannot be woken: so they kill.
     for stopping in (signal.SIGINT, *ENDING):
         signal.signal(stopping, signal.SIG_DFL)

@@ -5,6 +5,7 @@ active the memory is, the probabilities of its tokens) is made here, and only wr
 """
 
 import math
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 from itertools import pairwise
@@ -14,7 +15,7 @@ import polars as pl
 
 from mnemoscope.atlas.experts import as_stored
 from mnemoscope.atlas.features import STRONG, strongly_active
-from mnemoscope.atlas.read import BEST_TRIGGERS, Atlas, with_texts
+from mnemoscope.atlas.read import BEST_TRIGGERS, Atlas, MemoryRows, with_texts
 from mnemoscope.errors import AtlasUnfinished
 from mnemoscope.foundation.memory_names import HISTOGRAM_EDGES, MemoryId
 from mnemoscope.foundation.near_duplicates import count_different
@@ -22,13 +23,17 @@ from mnemoscope.foundation.near_duplicates import count_different
 Row = dict[str, Any]
 End = Literal["top", "bottom"]
 ENDS: tuple[End, ...] = ("top", "bottom")
-_OF_PARTS = ("activity",)
+_OF_PARTS = ("triggers", "activity")
 _TABLES = (
     *(*_OF_PARTS, "value", "neighbours", "patterns", "labels", "importance", "token_activations"),
     *("readings", "key_readings"),
 )
-"""What there may be beside triggers, in the order of the document; a memory reads each by the method of its name."""
+"""What there may be, in the order of the document; read by the method of its name."""
 _SINGLE = ("activity", "value", "importance")
+_NAMELESS = ("labels", "token_activations")
+"""Those whose rows of one memory do not name it."""
+_TOGETHER = 256
+"""Memories that are read together: as many as a row group of triggers spans."""
 
 
 @final
@@ -42,10 +47,8 @@ class MemoryDocument:
     def rows(self, table: str) -> list[Row] | None:
         """The rows of a table, with texts of tokens; None where the atlas does not have it."""
         if table not in self._read:
-            self._read[table] = None
-            if self.atlas.manifest.part is None or table in _OF_PARTS:
-                with suppress(AtlasUnfinished):
-                    self._read[table] = getattr(self.memory, table)().to_dicts()
+            rows = _read(self.atlas, self.memory, table)
+            self._read[table] = None if rows is None else rows.to_dicts()
         return self._read[table]
 
     def row(self, table: str) -> Row | None:
@@ -103,7 +106,42 @@ class MemoryDocument:
 
     def to_dict(self) -> Row:
         """The document of `show --json`."""
-        tables = {"triggers": self.memory.triggers(None).to_dicts()}
-        tables |= {name: rows for name in _TABLES if (rows := self.rows(name)) is not None}
+        tables = {name: rows for name in _TABLES if (rows := self.rows(name)) is not None}
         lists = {name: next(iter(rows), None) if name in _SINGLE else rows for name, rows in tables.items()}
         return {"memory": str(self.memory.id), **lists}
+
+
+def documents_of(
+    atlas: Atlas, layer: int, numbers: Sequence[int], tables: Sequence[str] = _TABLES
+) -> Iterator[MemoryDocument]:
+    """The documents of some memories of a layer, by their numbers, ascending. These `tables` are read of many memories
+    together, which takes a twentieth of the time.
+    """
+    for first in range(0, len(numbers), _TOGETHER):
+        some = numbers[first : first + _TOGETHER]
+        memories = MemoryRows(atlas, layer, some)
+        read = {table: _by_memory(atlas, layer, memories, table) for table in tables}
+        for id in (atlas.name(layer, number) for number in some):
+            yield MemoryDocument(atlas, id, **{table: of and of(id) for table, of in read.items()})
+
+
+def _read(atlas: Atlas, memories: MemoryRows, table: str) -> pl.DataFrame | None:
+    """The rows of a table, with texts of tokens; None where the atlas does not have it."""
+    if table == "triggers":
+        return memories.triggers(None)
+    if atlas.manifest.part is None or table in _OF_PARTS:
+        with suppress(AtlasUnfinished):
+            rows: pl.DataFrame = getattr(memories, table)()
+            return rows
+    return None
+
+
+def _by_memory(atlas: Atlas, layer: int, memories: MemoryRows, table: str) -> Callable[[MemoryId], list[Row]] | None:
+    """The rows of a table for each of the memories; None where the atlas does not have it."""
+    if (rows := _read(atlas, memories, table)) is None:
+        return None
+    names = [name for name in MemoryRows.named_by if name in rows.columns]
+    parts = rows.partition_by(names, include_key=table not in _NAMELESS, as_dict=True)
+    name_in = atlas.numbering(layer).name_in
+    named = {name_in(layer, *(None, *key)[-2:]): part for key, part in parts.items()}
+    return lambda id: named[id].to_dicts() if id in named else []

@@ -6,6 +6,7 @@ table of another atlas. Needs no torch and never writes.
 
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -20,6 +21,7 @@ import polars as pl
 import polars.selectors as cs
 
 from mnemoscope.atlas.experts import as_stored
+from mnemoscope.atlas.hub.reading import settle
 from mnemoscope.atlas.manifest import read_sealed
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.tables import Tables
@@ -54,15 +56,16 @@ def first_upper_layer(depth: int) -> int:
 
 
 def open_atlas(path: str | os.PathLike[str]) -> "Atlas":
-    """The atlas in a folder.
+    """The atlas in a folder, or on the hub at the commit that its revision is now; of that, files are fetched when they
+    are first read, and checked.
 
     Raises AtlasNotFound, AtlasUnfinished, AtlasTooNew or AtlasDamaged. A part (`mine --part I/N`) opens too, but has no
     values or neighbours: reading them raises AtlasUnfinished.
 
     Args:
-        path: The folder.
+        path: The folder, or hf://datasets/USER/NAME[@REVISION].
     """
-    directory = Path(path)
+    directory = settle(path)
     return Atlas(directory, *read_sealed(directory))
 
 
@@ -296,19 +299,14 @@ class AtlasLayer:
         return f"<p>{escape(repr(self))}</p>{self.table()._repr_html_()}"
 
 
-class Memory:
-    """The pair (key, value) that `id` names, with what mining found about it."""
+class MemoryRows:
+    """What mining found about some memories of one layer, by their `numbers`, ascending: a frame for each table."""
 
-    def __init__(self, atlas: Atlas, id: MemoryId) -> None:
-        self.id = id
-        self._atlas = atlas
-        self._number = atlas.number(id)
+    named_by: tuple[str, ...] = ("expert", "memory")
+    """The columns that tell the memories apart, as far as the atlas has them."""
 
-    def __repr__(self) -> str:
-        return f"<Memory {self.id} of {self._atlas.path}>"
-
-    def _repr_html_(self) -> str:
-        return page_html("memory_html", self._atlas, self.id)
+    def __init__(self, atlas: Atlas, layer: int, numbers: Sequence[int]) -> None:
+        self._atlas, self._layer, self._numbers = atlas, layer, list(numbers)
 
     def triggers(self, sign: int | None = 1) -> pl.DataFrame:
         """The triggers of one sign (+1 or -1; None: both), best first, possibly none.
@@ -324,14 +322,13 @@ class Memory:
 
         Raises AtlasUnfinished in a part, which has no values yet.
         """
-        row = self._with_texts(self._with_texts(self._only_row("values"), "top"), "bottom")
-        return row.with_columns(_strings("target_text", self._atlas.token_text(row["target"].to_list())))
+        rows = self._with_texts(self._with_texts(self._row_each("values"), "top"), "bottom")
+        return rows.with_columns(_strings("target_text", self._atlas.token_text(rows["target"].to_list())))
 
     def activity(self) -> pl.DataFrame:
         """One row: how often and how strongly the memory fires, with the 35 `edges` of its histogram's 36 bins."""
-        return self._only_row("activity").with_columns(
-            pl.Series("edges", [list(HISTOGRAM_EDGES)], dtype=pl.List(pl.Float64))
-        )
+        rows = self._row_each("activity")
+        return rows.with_columns(pl.Series("edges", [list(HISTOGRAM_EDGES)] * len(rows), dtype=pl.List(pl.Float64)))
 
     def importance(self) -> pl.DataFrame:
         """One row: how much the model's predictions hang on the memory; none without validation prefixes. Raises
@@ -340,7 +337,9 @@ class Memory:
         return self._rows("importance")
 
     def neighbours(self) -> pl.DataFrame:
-        """The memories with the most similar values, best first, with their `name` and their value's `top_text`."""
+        """The memories with the most similar values, best first, with their `name` and their value's `top_text` (null
+        in other layers of an atlas on the hub, each of which would be fetched for it).
+        """
         rows = self._rows("neighbours")
         columns = [name for name in ("other_layer", "other_expert", "other_memory") if name in rows.columns]
         numberings = self._atlas.numberings
@@ -348,28 +347,35 @@ class Memory:
             MemoryId(*place) if len(place) == 2 else numberings[place[0]].name_in(*place)
             for place in rows.select(columns).iter_rows()
         ]
-        tops = [Memory(self._atlas, other).top_token() for other in others]
+        places = [(other.layer, self._atlas.number(other)) for other in others]
+        near = {of for of, _ in places if of == self._layer or not self._atlas.foreign}
+        asked = {layer: sorted({number for of, number in places if of == layer}) for layer in near}
+        first = {layer: MemoryRows(self._atlas, layer, numbers).top_tokens() for layer, numbers in asked.items()}
+        tops = [first[layer][number] if layer in near else None for layer, number in places]
         return rows.with_columns(
             _strings("name", [str(other) for other in others]), _strings("top_text", self._atlas.token_text(tops))
         )
 
     def patterns(self) -> pl.DataFrame:
         """What the triggers have in common; raises AtlasUnfinished where patterns were not made."""
-        return as_stored(self._made_later("patterns"), self._atlas.numberings, None)
+        return self._made_later("patterns")
 
     def token_activations(self) -> pl.DataFrame:
         """The coefficients at the tokens of the best triggers' sentences: `sign`, `rank` (the trigger's), `texts` (of
         the tokens), `coefficients`. Raises AtlasUnfinished where they were not made (`mnemoscope extend`).
         """
-        places = self._rows("triggers", columns=["memory", "sign", "rank", "sentence"])
-        rows = self._rows("token_activations").join(places, on=["memory", "sign", "rank"], maintain_order="left")
+        places = self._numbered_rows("triggers", columns=["memory", "sign", "rank", "sentence"])
+        rows = self._numbered_rows("token_activations").join(
+            places, on=["memory", "sign", "rank"], maintain_order="left"
+        )
+        rows = as_stored(rows, self._atlas.numberings, self._layer)
         stored = self._atlas.sentences(rows["sentence"].to_list(), columns=["sentence", "tokens"])
         tokens = {sentence: self._atlas.vocabulary.split_text(ids) for sentence, ids in stored.iter_rows()}
         if rows["coefficients"].list.len().to_list() != [len(tokens[one]) for one in rows["sentence"]]:
-            raise AtlasDamaged(f"{self._atlas.path}: token_activations of {self.id} do not fit its triggers' sentences")
+            raise AtlasDamaged(f"{self._atlas.path}: token_activations of layer {self._layer} do not fit its triggers")
         texts = pl.Series("texts", [tokens[one] for one in rows["sentence"]], dtype=pl.List(pl.String))
         products = pl.col("coefficients").cast(pl.List(pl.Float32)) * pl.col("scale")
-        return rows.select("sign", "rank", texts, products.alias("coefficients"))
+        return self._select(rows, "sign", "rank", texts, products.alias("coefficients"))
 
     def random(self, sign: int | None = 1) -> pl.DataFrame:
         """Firings of one sign (1 or -1; None: both) drawn at random from the text, with the texts of `triggers`;
@@ -382,7 +388,7 @@ class Memory:
         """`sign`, `label`, `promotes` of each of its features: what its triggers share, and what its value promotes;
         raises AtlasUnfinished where patterns were not made.
         """
-        return self._made_later("labels").select("sign", "label", "promotes")
+        return self._select(self._made_later("labels"), "sign", "label", "promotes")
 
     def readings(self) -> pl.DataFrame:
         """The value through every fitted lens, one row each: `lens`, `target_rank`, `top_texts`.
@@ -397,7 +403,7 @@ class Memory:
         `plain` compares it with the words' embeddings as they are, and is the only row where no lens was fitted. Raises
         AtlasUnfinished where mining did not compute it (`mnemoscope extend`).
         """
-        if self._atlas.has("key_readings", layer=self.id.layer) or not self._atlas.has("roles", layer=self.id.layer):
+        if self._atlas.has("key_readings", layer=self._layer) or not self._atlas.has("roles", layer=self._layer):
             rows = self._rows("key_readings")
         else:
             rows = self._rows("roles").with_columns(pl.lit("plain").alias("lens"))
@@ -412,27 +418,56 @@ class Memory:
                 frames[name] = read()
         return frames
 
-    def top_token(self) -> int:
-        """The id of the value's first token, clear or not."""
-        return int(self._only_row("values", columns=["memory", "top_tokens"])["top_tokens"][0][0])
+    def top_tokens(self) -> dict[int, int]:
+        """The id of each value's first token, clear or not, by the memory's number."""
+        rows = self._row_each("values", columns=["memory", "top_tokens"])
+        return {number: tokens[0] for number, tokens in rows.iter_rows()}
 
-    def _rows(self, name: str, *, columns: list[str] | None = None) -> pl.DataFrame:
-        layer = self.id.layer
-        rows = self._atlas.rows_where(name, layer, column="memory", ids=[self._number], columns=columns)
-        return as_stored(rows, self._atlas.numberings, layer)
+    def _numbered_rows(self, name: str, *, columns: list[str] | None = None) -> pl.DataFrame:
+        return self._atlas.rows_where(name, self._layer, column="memory", ids=self._numbers, columns=columns)
+
+    def _rows(self, name: str) -> pl.DataFrame:
+        return as_stored(self._numbered_rows(name), self._atlas.numberings, self._layer)
 
     def _made_later(self, name: str) -> pl.DataFrame:
-        return self._atlas.table(name).filter(layer=self.id.layer, memory=self._number)
+        rows = self._atlas.rows_where(name, column="layer", ids=[self._layer])
+        return as_stored(rows.filter(pl.col("memory").is_in(self._numbers)), self._atlas.numberings, None)
 
-    def _only_row(self, name: str, *, columns: list[str] | None = None) -> pl.DataFrame:
-        rows = self._rows(name, columns=columns)
-        if rows.height != 1:
-            raise AtlasDamaged(f"{self._atlas.path}: table {name} has {rows.height} rows for {self.id}, not one")
-        return rows
+    def _row_each(self, name: str, *, columns: list[str] | None = None) -> pl.DataFrame:
+        rows = self._numbered_rows(name, columns=columns)
+        counts = Counter(rows["memory"].to_list())
+        for number in self._numbers:
+            if counts[number] != 1:
+                one = self._atlas.name(self._layer, number)
+                raise AtlasDamaged(f"{self._atlas.path}: table {name} has {counts[number]} rows for {one}, not one")
+        return as_stored(rows, self._atlas.numberings, self._layer)
+
+    def _select(self, rows: pl.DataFrame, *columns: Any) -> pl.DataFrame:
+        return rows.select(cs.by_name(*self.named_by, require_all=False), *columns)
 
     def _with_texts(self, rows: pl.DataFrame, name: str) -> pl.DataFrame:
         texts = [self._atlas.token_text(tokens) for tokens in rows[f"{name}_tokens"].to_list()]
         return rows.with_columns(pl.Series(f"{name}_texts", texts, dtype=pl.List(pl.String)))
+
+
+class Memory(MemoryRows):
+    """The pair (key, value) that `id` names, with what mining found about it."""
+
+    named_by = ()
+
+    def __init__(self, atlas: Atlas, id: MemoryId) -> None:
+        super().__init__(atlas, id.layer, [atlas.number(id)])
+        self.id = id
+
+    def __repr__(self) -> str:
+        return f"<Memory {self.id} of {self._atlas.path}>"
+
+    def _repr_html_(self) -> str:
+        return page_html("memory_html", self._atlas, self.id)
+
+    def top_token(self) -> int:
+        """The id of the value's first token, clear or not."""
+        return next(iter(self.top_tokens().values()))
 
 
 def _of_sign(rows: pl.DataFrame, sign: int | None) -> pl.DataFrame:

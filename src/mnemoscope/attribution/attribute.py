@@ -1,8 +1,8 @@
 """`attribute`: which memories made a prompt prefer one next token to another (definitions.md section 9).
 
 In four steps: direct effects of all parts, which add up to F; attributions of all memories by one backward pass; the
-largest ablated one by one, and the list ordered by that; F without more and more of them beside controls, and with only
-a share of all memories kept. docs/cause.md shows them on real models.
+largest ablated one by one, the list ordered by that, and what each ablation does to the others; F without more and more
+of them beside controls, and with only a share of all memories kept. docs/cause.md shows them on real models.
 """
 
 import math
@@ -18,6 +18,7 @@ from mnemoscope.attribution.ablations import DRAWS, Ablations, Grid, Places, dra
 from mnemoscope.attribution.attribution import Attribution, Curve, CurvePoint, Kept
 from mnemoscope.attribution.contrast import Contrast, LogitDifference, choose_contrast
 from mnemoscope.attribution.direct_effects import DirectEffects, check_head, direct_effects, limit_of
+from mnemoscope.attribution.edges import NO_EDGES, read_places, strongest_edges
 from mnemoscope.attribution.explanation import about_memories, origin_of
 from mnemoscope.attribution.gradients import prompt_gradients
 from mnemoscope.errors import NotFinite
@@ -34,9 +35,11 @@ from mnemoscope.tracing.scoring.scores import check_wide_numbers, opens, require
 By = Literal["ablation", "attribution", "direct"]
 Step = Literal["effects", "attributions", "ablations", "curve"]
 STEPS: tuple[Step, ...] = ("effects", "attributions", "ablations", "curve")
-SINGLES, LISTED = AttributeOptions.singles, AttributeOptions.top
+SINGLES, LISTED, EDGES = AttributeOptions.singles, AttributeOptions.top, AttributeOptions.edges
 OTHERS, MOST = 64, 1024
-"""Random memories that are ablated beside the list; the most memories of the curve."""
+"""Random memories that are ablated beside the list; the most memories of the curve, and the most with edges, whose
+number grows with the square of theirs.
+"""
 SHARES = (0.0, 0.01, 0.03, 0.1, 0.2, 0.4, 1.0)
 
 
@@ -52,12 +55,14 @@ class Attributor:
         contrast: Contrast,
         *,
         singles: int = SINGLES,
+        edges: int = EDGES,
         seed: int = 0,
         progress: Progress = ignore_progress,
     ) -> None:
         check_head(model)
         check_wide_numbers(model)
-        self.model, self.contrast, self._most, self._seed, self.progress = model, contrast, singles, seed, progress
+        self.model, self.contrast, self._most, self._edges = model, contrast, singles, edges
+        self._seed, self.progress = seed, progress
         self.difference = LogitDifference(model, contrast.target, contrast.against)
         self.ids, self._words = ids_of(model, list(contrast.tokens)), list(contrast.tokens)
         self.grid = Grid.of(model, len(self._words))
@@ -122,11 +127,26 @@ class Attributor:
         places = np.flatnonzero(self.grid.outside & (self.attributions != 0))
         return rank(places, np.abs(self.attributions))
 
-    @cached_property
+    @property
     def singles(self) -> tuple[Places, Floats]:
         """The places that are ablated one by one, and F less F without each."""
+        return self._single_runs[:2]
+
+    @cached_property
+    def _single_runs(self) -> tuple[Places, Floats, Floats]:
+        """`singles`, and the coefficients `[ablated, place]` of the first of these places without each."""
         places = self.largest[: self._most]
-        return places, self._lost(places, "ablating one by one")
+        with read_places(self.model, self.grid, places[: MOST if self._edges else 0]) as gather:
+            return places, self._lost(places, "ablating one by one"), gather()
+
+    def edges(self, listed: Places) -> pl.DataFrame:
+        """Those that move F most, between the ablated ones of some `listed` places."""
+        places, lost, without = self._single_runs
+        (kept,) = np.isin(places[: without.shape[1]], listed).nonzero()
+        if not len(kept):
+            return NO_EDGES
+        edges = places[kept], lost[kept], self._run[0], without[np.ix_(kept, kept)]
+        return strongest_edges(self.model, self.grid, *edges, count=self._edges)
 
     @cached_property
     def _random_singles(self) -> tuple[Places, Floats]:
@@ -201,10 +221,12 @@ class Attributor:
             for head, effect in ([(None, None)] if by_head is None else enumerate(by_head[0].tolist()))
         ]
         target, against = self.contrast.target, self.contrast.against
-        listed = self._table(self._order(by, top, step), step)
+        places = self._order(by, top, step)
+        listed = self._table(places, step)
         return Attribution(
             self.model.spec,
             str(prompt),
+            tuple(texts[token] for token in self.model.reading.frame(self._words)),
             self.contrast.position,
             Token(target, texts[target]),
             None if against is None else Token(against, texts[against]),
@@ -212,6 +234,7 @@ class Attributor:
             self.contrast.longer,
             self.value,
             float(self.difference.after_cap(effects.final)[0]),
+            *self.difference.probabilities(effects.final),
             float(parts.embedding[0]),
             layers,
             float(effects.biases[0]),
@@ -223,6 +246,7 @@ class Attributor:
             self.curve if step > 2 else (),
             self.with_a_share if step > 2 else (),
             float(np.abs(self.attributions[~self.grid.outside]).sum()) if step else None,
+            self.edges(places) if step > 1 else NO_EDGES,
             origin,
             self.contrast.own,
         )
@@ -274,6 +298,7 @@ def attribute(
     by: By = "ablation",
     singles: int = 128,
     top: int = 128,
+    edges: int = 1_000,
     atlas: Atlas | None = None,
     seed: int = 0,
     progress: bool | Progress = True,
@@ -292,6 +317,7 @@ def attribute(
         by: The order of the list: ablation, attribution or direct, by size.
         singles: Memories switched off one by one.
         top: Memories listed.
+        edges: Pairs of ablated memories listed, of which one feeds the other; `mnemoscope.write_graph` draws them.
         atlas: An atlas of this model: labels, promoted tokens, triggers; or its folder.
         seed: Of the controls.
         progress: True: a bar in a terminal or notebook; or a function of stage, done, total (or None) and note.
@@ -302,7 +328,7 @@ def attribute(
     prompt = model.prompt_text(prompt)
     with model.lock, report_to(progress) as report:
         contrast = choose_contrast(model, prompt, target=target, against=against, position=position)
-        asked = Attributor(model, contrast, singles=singles, seed=seed, progress=report)
+        asked = Attributor(model, contrast, singles=singles, edges=edges, seed=seed, progress=report)
         origin = origin_of(
             model.fingerprint,
             atlas,
@@ -314,5 +340,6 @@ def attribute(
             by=by,
             singles=singles,
             top=top,
+            edges=edges,
         )
         return asked.summary(prompt, by=by, top=top, atlas=atlas, origin=origin)

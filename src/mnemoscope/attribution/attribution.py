@@ -11,10 +11,12 @@ from mnemoscope.foundation.formatting import Pale, Table, fit, page_html, show_t
 from mnemoscope.tracing.records import Record, Token
 
 PARTS = ("attention", "memories", "other")
+FIRST_EDGES = 10
+"""Edges that a terminal shows."""
 _ENTRIES = (
-    *("model", "prompt", "own", "position", "target", "against", "target_text", "against_text", "shared", "longer"),
-    *("difference", "difference_after_cap", "direct", "residual_error", "limit", "memories", "spearman", "curve"),
-    *("kept", "frame", "heads", "made_by"),
+    *("model", "prompt", "tokens", "own", "position", "target", "against", "target_text", "against_text", "shared"),
+    *("longer", "difference", "difference_after_cap", "target_probability", "against_probability", "direct"),
+    *("residual_error", "limit", "memories", "spearman", "curve", "kept", "frame", "heads", "edges", "made_by"),
 )
 """The entries of the document, in order."""
 
@@ -52,12 +54,16 @@ class Attribution(Explanation):
     direct, attribution, ablation, and with an atlas label, promotes and trigger. `heads` has layer, head and direct:
     of a layer whose heads cannot be told apart one row, with null for both.
     Positions count the `own` tokens of a chat (None: all) from 0; those of its template are below 0, or behind them.
+    `tokens` are the texts of all that the model reads; the last is that of `position`, the first may be its beginning.
+    `edges` has, of two listed memories that were ablated, the change of the target's coefficient by the source (m_j
+    less m_j without the source, through all paths), and its share of that coefficient: those first that move F most.
     `spearman_list` and `spearman_random` are of attribution with ablation. `frame` is the sum of `|attribution|`
     before the prompt's own positions.
     """
 
     model: str
     prompt: str
+    tokens: tuple[str, ...]
     position: int
     target: Token
     against: Token | None
@@ -65,6 +71,8 @@ class Attribution(Explanation):
     longer: tuple[str, ...]
     difference: float
     difference_after_cap: float
+    target_probability: float
+    against_probability: float | None
     embedding: float
     layers: Annotated[pl.DataFrame, "int layer float attention memories other"]
     biases: float
@@ -81,6 +89,7 @@ class Attribution(Explanation):
     curve: Curve
     kept: tuple[Kept, ...]
     frame: float | None
+    edges: Annotated[pl.DataFrame, "text source target int source_position target_position float change share?"]
     made_by: dict[str, Any]
     own: int | None = None
 
@@ -164,15 +173,33 @@ class Attribution(Explanation):
             f"{logits(self.spearman_random)} over random memories (Spearman).",
             f"Before the prompt's own tokens: |attribution| {self.frame or 0.0:.2f} in all, not listed.",
             "",
+            *self._edge_blocks(),
             curve_table(self.curve, "F without controls"),
             "",
             *([f"F with only a share kept: {kept}"] if kept else []),
         ]
 
+    def _edge_blocks(self) -> Sequence[str | Table]:
+        """The first edges."""
+        if self.edges.is_empty():
+            return []
+        shown = [
+            [*(f"{row[end]} at {row[f'{end}_position']}" for end in ("source", "target")), *edge_numbers(row)]
+            for row in self.edges.head(FIRST_EDGES).to_dicts()
+        ]
+        columns = ("memory", "feeds", ">change", ">share")
+        first = f"The first {len(shown)} of {self.edges.height:,} edges, by what they move of F, through all paths:"
+        return [first, Table(columns, shown, (24, 24, 11, 6)), ""]
+
     def _cells(self, row: dict[str, Any]) -> list[str]:
         at, effects = f"{row['position']} {show_token(row['token'])}", ("direct", "attribution", "ablation")
         at = Pale(at) if is_template(row["position"], self.own, self.position - self.shared) else at
         return [at, f"{row['coefficient']:+.2f}", *(logits(row[name]) for name in effects)]
+
+
+def edge_numbers(row: dict[str, Any]) -> list[str]:
+    """The cells of an edge's change and share."""
+    return [f"{row['change']:+.3f}", "-" if row["share"] is None else f"{row['share']:.0%}"]
 
 
 def is_template(position: int, own: int | None, last: int) -> bool:

@@ -123,3 +123,9 @@ class LogitDifference:
         target, against = self._tokens
         rows = known_rows(self._model).to(scores.device)
         return scores[:, target] - (scores[:, rows].mean(1) if against is None else scores[:, against])
+
+    def probabilities(self, streams: Tensor) -> tuple[float, float | None]:
+        """The model's own, of target and against, after the first of the `streams`; None for the mean."""
+        shares = self._model.scores(streams[:1], projection="lens")[0].double().softmax(0)
+        target, against = self._tokens
+        return float(shares[target]), None if against is None else float(shares[against])

@@ -9,9 +9,10 @@ import typer
 from typer.core import TyperGroup
 
 from mnemoscope.cli.command import as_command
-from mnemoscope.cli.look import analyze, attribute, audit, compare, diff, mcp, report, search, serve, show, trace
+from mnemoscope.cli.look import analyze, attribute, audit, compare, diff, report, search, serve, show, trace
 from mnemoscope.cli.runner import run
 from mnemoscope.cli.scale import extend, lens, worker
+from mnemoscope.cli.share import export, mcp, push
 from mnemoscope.cli.start import demo, inspect, mine, train
 from mnemoscope.foundation.options.fleet_options import RAY_HERE
 
@@ -29,8 +30,8 @@ GROUPS = {
         compare.compare,
         audit.audit,
         show.verify,
-        mcp.mcp,
     ),
+    "Share": (export.export, push.push, mcp.mcp),
     "At scale": (mine.merge, extend.extend, lens.lens, worker.worker, worker.status),
 }
 """The verbs as `--help` lists them. The first line of each is at most 55 characters long, so that it is not cut."""

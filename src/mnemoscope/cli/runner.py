@@ -209,6 +209,9 @@ def _line_and_code(error: BaseException) -> tuple[str, int]:
         return str(error), TERMINATED
     if isinstance(error, OSError) and error.filename is not None:
         return f"cannot use {os.fsdecode(error.filename)}: {error.strerror}", USER
+    if isinstance(error, ModuleNotFoundError):
+        line = f"{error.name} is not installed, and a reader's install has no package that runs models, such as torch"
+        return f"{line}; install the whole: `pip install -c constraints.txt -e .`", USER
     if ran_out(error):
         return "there is too little memory; free some, or raise the limit that `ulimit -v` shows", USER
     return f"a bug in mnemoscope: {type(error).__name__}: {error}; please report it with what --debug shows", BUG

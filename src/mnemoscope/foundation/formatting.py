@@ -3,6 +3,7 @@
 Knows forms, not meanings: a question declares the form of its number. No control code reaches a terminal or a page.
 """
 
+import json
 import math
 import os
 import re
@@ -165,6 +166,11 @@ def json_safe(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [json_safe(entry) for entry in value]
     return value
+
+
+def json_line(value: Any) -> bytes:
+    """A value as `json_safe`, on a line of JSON in UTF-8."""
+    return f"{json.dumps(json_safe(value), ensure_ascii=False, allow_nan=False)}\n".encode()
 
 
 _GAP = "  "

@@ -22,6 +22,7 @@ from mnemoscope.web.site import Site
 ASSETS = {
     "style.css": "text/css",
     "script.js": "text/javascript",
+    "edges.js": "text/javascript",
     "annotate.js": "text/javascript",
     "annotate_keys.js": "text/javascript",
     "icon.svg": "image/svg+xml",

@@ -66,7 +66,7 @@ def write_pages(
     atlas_hash, selected, files = site.read(make)
     if taken := sorted(name for name in files.keys() - folder.made_before().keys() if (directory / name).exists()):
         raise AtlasExists(f"{directory / taken[0]} is not a page written there; move it, or choose another folder")
-    size = folder.replace(files, {name: len(data) for name, data in files.items()}, atlas=atlas_hash)
+    size = sum(folder.replace(files.items(), source=atlas_hash).values())
     return ExportSummary(directory, sum(name.endswith(".html") for name in files), len(selected), size)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from mnemoscope.corpus.sources.row_fields import LONGEST_IDS, BadRow, RowField
 from mnemoscope.corpus.sources.streams import LONGEST, Meter, check_fetched, lines, one_line, too_long
-from mnemoscope.errors import CorpusNotFound, CorpusUnreadable
+from mnemoscope.errors import CorpusNotFound, CorpusUnreadable, OptionError
 from mnemoscope.foundation.files import digest_of_files
 
 Piece = tuple[str, bool]
@@ -190,6 +190,11 @@ def read_hub(name: str, stream: Any, *, field: RowField) -> Iterator[Piece]:
 
 def find_hub(name: str, *, config: str | None, split: str) -> tuple[Callable[[], Any], dict[str, object]]:
     """What opens the data set at its present commit, and a description of its contents."""
+    try:
+        import datasets  # noqa: F401
+    except ModuleNotFoundError:
+        line = f"hub:{name} needs datasets, which is not installed"
+        raise OptionError(f"{line}; pip install 'mnemoscope[hub]'") from None
     folder = Path(name)
     revision = None if folder.exists() else _commit(name)
     stream = partial(_stream, name, config=config, split=split, revision=revision)

@@ -87,7 +87,7 @@ def _check_prompts(options: Any, *alone: str) -> None:
         raise OptionError("give one prompt, or --prompts FILE")
     for one, value in options.values() if not given else ():
         if one.name in alone and value != one.default:
-            raise OptionError(f"{flag_of(one)} is for one prompt; the file of --prompts has its own for each")
+            raise OptionError(f"{flag_of(one)} is for one prompt; leave it out beside --prompts FILE")
 
 
 class AttributeOptions(ModelArgument):
@@ -103,6 +103,10 @@ class AttributeOptions(ModelArgument):
     by: str = option("ablation", "The order of the list.", choices=ORDERS)
     singles: int = option(128, "Memories switched off one by one.", least=0)
     top: int = option(128, "Memories listed (20 of them without --json).", least=0)
+    edges: int = option(
+        1_000, "Pairs of ablated memories listed, of which one feeds the other (10 of them without --json).", least=0
+    )
+    graph: Path | None = option(None, "Write them as a graph for circuit-tracer's pages.", metavar="FOLDER")
     atlas: Path | None = option(None, "An atlas of this model: labels, promoted tokens, triggers.")
     save_list: Path | None = option(
         None, "Save the memories as a list, for @FILE wherever memories are named.", metavar="FILE"
@@ -113,7 +117,7 @@ class AttributeOptions(ModelArgument):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_prompts(self, "target", "against", "position", "chat")
+        _check_prompts(self, "target", "against", "position", "chat", "edges", "graph")
 
 
 class DiffOptions(ModelArgument):

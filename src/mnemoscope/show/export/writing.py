@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
-from hashlib import sha256
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -85,9 +84,8 @@ def write_report(
         loaded, specifications=specifications, drawings=drawings, vega=vega_script(), inside=inside, routed=routed
     )
     contents[PAGE] = page.encode()
-    entries = {name: {"bytes": len(data), "sha256": sha256(data).hexdigest()} for name, data in contents.items()}
     with write_beside(opened) if inside else nullcontext():
-        folder.replace(contents, entries, atlas=opened.manifest_hash)
+        folder.replace(contents.items(), source=opened.manifest_hash)
     unanswered = {question: answer.missing for question, answer in loaded.answers.items() if answer.missing}
     return Report(folder.directory, tuple(sorted(contents)), loaded.made, unanswered)
 

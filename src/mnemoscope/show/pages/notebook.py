@@ -17,6 +17,7 @@ from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.patterns.labels import listed_labels
 from mnemoscope.show.pages.edition import Data
 from mnemoscope.show.pages.model.diff import DiffAddress, DiffView
+from mnemoscope.show.pages.model.edges import draw_edges
 from mnemoscope.show.pages.model.trace import STREAMS, TraceAddress, TraceView, draw_effects
 from mnemoscope.show.pages.page import environment
 from mnemoscope.show.pages.triggers import group_triggers, triggers_view
@@ -85,10 +86,11 @@ def _guesses(state: Data) -> str:
 
 
 def attribution_html(attribution: Data, title: str) -> str:
-    """The direct effects as a waterfall, the memories that the prediction hangs on with bars, and the curve."""
-    return _page(
-        "attribution", attribution=attribution, title=title, page=TraceAddress(), drawn=draw_effects(attribution)
-    )
+    """The direct effects as a waterfall, the memories that the prediction hangs on with bars, their edges, and the
+    curve.
+    """
+    drawn = {"drawn": draw_effects(attribution), "edges": draw_edges(attribution)}
+    return _page("attribution", attribution=attribution, title=title, page=TraceAddress(), **drawn)
 
 
 def difference_html(difference: Data, title: str) -> str:

@@ -18,6 +18,7 @@ from mnemoscope.show.pages.edition import Data, Edition
 from mnemoscope.show.pages.memory import TrialAddress
 from mnemoscope.show.pages.model.audit import MOST, NEIGHBOURS, AuditAddress, AuditView
 from mnemoscope.show.pages.model.diff import DiffAddress, DiffView
+from mnemoscope.show.pages.model.edges import draw_edges
 from mnemoscope.show.pages.model.trace import (
     CHANGES,
     CauseAddress,
@@ -77,7 +78,9 @@ def cause(site: OneSite, worker: OneWorker, wanted: Annotated[CauseAddress, Quer
     if not worker.differs:
         answer = {**answer, "memories": describe_memories(site.edition(), answer["memories"])}
     extra = {"asked": wanted.trace, "until": wanted.until, "models": _names(site, site.model)}
-    return Page("cause.html", "What it hangs on", {"attribution": answer}, lambda: extra)
+    return Page(
+        "cause.html", "What it hangs on", {"attribution": answer}, lambda: {**extra, "edges": draw_edges(answer)}
+    )
 
 
 @router.get(

@@ -12,7 +12,7 @@ from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions
 
 
 class AgentOptions(DeclaredOptions):
-    atlases: list[Path] = option(help="One folder or more.", metavar="ATLAS", argument=True)
+    atlases: list[Path] = option(help="Folders, or hf://datasets/USER/NAME.", metavar="ATLAS", argument=True)
     model: str | None = option(None, "The first one's: for trace, attribute and test_memories.")
     device: str = like(LoadOptions, "device")
     opening: ModelOptions = AS_USUAL
