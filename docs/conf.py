@@ -64,6 +64,7 @@ CONTENTS = {
         "docs/annotating",
         "docs/judgements",
         "docs/compare",
+        "docs/sharing",
         "docs/export",
         "docs/training",
     ],

@@ -26,7 +26,7 @@ NAME, PROMPT = "handmade:planted", "the old"
 TWINS = {
     **{verb: verb for verb in ("mine", "merge", "extend", "verify", "search", "trace", "attribute", "diff", "compare")},
     **{"audit": "audit", "train": "train", "analyze": "answer", "report": "write_report", "show": "open_atlas"},
-    **{"lens": "fit_lenses", "export": "export"},
+    **{"lens": "fit_lenses", "export": "export", "push": "push"},
 }
 WITHOUT = {
     "demo": "mine, answer and write_report, of builtin:pydocs",

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from mnemoscope.search.found import search
     from mnemoscope.sharing.export import export
     from mnemoscope.sharing.graph import write_graph
+    from mnemoscope.sharing.push import push
     from mnemoscope.show.export.writing import write_report
     from mnemoscope.show.figures.figure1 import figure1
     from mnemoscope.show.figures.sections import chart
@@ -58,6 +59,7 @@ __all__ = [
     "names",
     "open_atlas",
     "open_result",
+    "push",
     "restore",
     "search",
     "trace",
@@ -85,6 +87,7 @@ _ROOMS = {
     "search.found": ("search",),
     "sharing.graph": ("write_graph",),
     "sharing.export": ("export",),
+    "sharing.push": ("push",),
     "tracing": ("intervene", "trace"),
     "training": ("train",),
 }

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from mnemoscope.atlas import store
 from mnemoscope.atlas.manifest import table_files
-from mnemoscope.atlas.schema import SCHEMA_VERSION, TABLES, content_error, place, schema_error
+from mnemoscope.atlas.schema import SCHEMA_VERSION, TABLES, place, schema_error
 from mnemoscope.atlas.store import write_free_table, write_sentences, write_table
 from mnemoscope.errors import StoreFailed
 from mnemoscope.foundation import files
@@ -145,8 +145,8 @@ LISTS = {"top_tokens": [[1, 2], [3]], "top_scores": [[1.0, 2.0], [3.0]], "bottom
 def test_what_no_run_writes_is_told(change: dict[str, Any], said: str | None) -> None:
     columns = {"memory": [0, 1], "target": [None, None], **LISTS, **change}
     arrays = {name: pa.array(rows, TABLES["values"].columns.field(name).type) for name, rows in columns.items()}
-    assert content_error("values", pa.table(arrays), 4) == said
-    assert content_error("values", pa.concat_tables([pa.table(arrays)] * 2), 4) == said
+    assert TABLES["values"].content_error(pa.table(arrays), 4) == said
+    assert TABLES["values"].content_error(pa.concat_tables([pa.table(arrays)] * 2), 4) == said
 
 
 def test_a_table_is_of_a_layer_or_of_none() -> None:

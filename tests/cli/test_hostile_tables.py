@@ -133,12 +133,12 @@ FOUND_ONCE = [
     ("tokens.parquet", lambda table: table.slice(0, 0), ANALYZE, "table tokens has 0 rows, and the model 24 tokens"),
     ("sentences/part-000.parquet", lambda table: pa.concat_tables([table, table]), SEARCH, "is stored more than once"),
     ("sentences/part-000.parquet", full_of("tokens", [-(2**31)]), SEARCH, "has a token beyond the vocabulary"),
-    ("roles/layer-000.parquet", full_of("control_cosine", math.inf), ANALYZE, "holds inf as control_cosine in 6 of"),
+    ("roles/layer-000.parquet", full_of("control_cosine", math.inf), ANALYZE, "control_cosine holds inf in 6 of"),
     ("attention.parquet", nulls("attention_logit_other"), ANALYZE, "attention_logit_other are null in different rows"),
     ("values/layer-001.parquet", full_of("working_probability", 0.5), ["show", "L1.M0"], "are null in different rows"),
     ("values/layer-001.parquet", full_of("target", -(2**31)), ["show", "L1.M0"], "target names token -2147483648, and"),
     ("values/layer-000.parquet", full_of("top_tokens", []), ["show", "L1.M0"], "top_tokens holds empty lists, which"),
-    (TRIGGERS, full_of("next_token", 2**31 - 1), ANALYZE, "table triggers holds 2147483647 as next_token in"),
+    (TRIGGERS, full_of("next_token", 2**31 - 1), ANALYZE, "table triggers: next_token names token 2147483647, and"),
     ("activity/layer-000.parquet", full_of("histogram", [0] * 35), ["show", "L0.M0"], "a list of 35 entries, not 36"),
     (TRIGGERS, lambda table: table.slice(0, 0), SEARCH, None),
     (TRIGGERS, full_of("sign", 0), SEARCH, None),
@@ -260,7 +260,7 @@ def test_a_spoilt_table_is_read_or_refused_in_one_line(mined: Path, tmp_path: Pa
         shutil.rmtree(atlas, ignore_errors=True)
         shutil.copytree(mined, atlas)
         done = f"{number}: {spoil(atlas, draw.choice(tables_of(mined)), draw)}"
-        for words in VERBS:
+        for words in (*VERBS, ["export", "--to", "neuronpedia", "--out", str(tmp_path / "out")]):
             code = run(app, [words[0], str(atlas), *words[1:]])
             said = capsys.readouterr().err
             if code not in (0, 2) or "Traceback" in said or (code == 2 and len(said.strip().splitlines()) > 30):

@@ -102,14 +102,14 @@ def test_predictions_that_were_never_filled(column: str, value: float, shown: st
     prefixes = [(0, 1, 6, -1 if column == "final_top" else 6), (1, 1, 6, 7)]
     row = {} if column == "final_top" else {column: value}
     atlas = build_answers(tmp_path, prefixes=prefixes, predictions={(0, 0): row, (1, 0): {}}, triggers={0: []})
-    with pytest.raises(AtlasDamaged, match=f"holds {shown} as {column} in 1 of its rows, which no run writes"):
+    with pytest.raises(AtlasDamaged, match=f"{column} holds {shown} in 1 of its rows, which no run writes"):
         answer(atlas, ON_PREFIXES[0])
 
 
 def test_removals_that_were_never_filled(tmp_path: Path) -> None:
     rows = [(0, 0, 0, "last", 2.0, 1.0), (0, 0, 0, "first", 2.0, math.nan), (0, 0, 0, "random", 2.0, 1.0)]
     atlas = build_answers(tmp_path, triggers={0: [(0, 6)]}, removals=rows)
-    with pytest.raises(AtlasDamaged, match="table removals holds nan as removed_coefficient in 1 of its rows"):
+    with pytest.raises(AtlasDamaged, match="table removals: removed_coefficient holds nan in 1 of its rows"):
         answer(atlas, "key_removals")
 
 

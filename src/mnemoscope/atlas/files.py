@@ -1,9 +1,9 @@
 """The files of an atlas: the one place that turns the name of a table, or of another file, into a file to be read.
 
-Today an atlas is a folder on this machine. A table is checked at its first read in a process, and again when its file,
-size or time change: its hash, its columns and its origin are those that the manifest states. Of the sentences, which
-may be large, every page that is read is checked instead, unless the atlas comes from elsewhere. A right hash excuses no
-form: what rows hold is checked as they are read (tables.py). `verify` reads and checks everything.
+An atlas is a folder, or a data set on the hub at one commit (hub/reading.py). A table is checked at its first read in a
+process, and again when its file, size or time change: its hash, its columns and its origin are those of the manifest.
+Of the sentences, which may be large, every page that is read is checked instead, unless the atlas comes from elsewhere.
+A right hash excuses no form: what rows hold is checked as they are read (tables.py). `verify` reads everything.
 """
 
 import os
@@ -18,8 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mnemoscope.atlas.derived_manifest import read_pairs
-from mnemoscope.atlas.folder import SIDES, is_named
+from mnemoscope.atlas.folder import SIDES, is_named, is_shared
 from mnemoscope.atlas.form import Manifest
+from mnemoscope.atlas.hub.reading import local_file, settle
 from mnemoscope.atlas.manifest import (
     ANALYSES,
     COMPARISONS,
@@ -30,9 +31,9 @@ from mnemoscope.atlas.manifest import (
     read_sealed,
     table_files,
 )
-from mnemoscope.atlas.schema import TABLES, content_error, place, schema_error
+from mnemoscope.atlas.schema import TABLES, place, schema_error
 from mnemoscope.errors import AtlasBusy, AtlasDamaged
-from mnemoscope.foundation.files import file_hash, is_file_entry, read_object, read_regular, refuse_endless
+from mnemoscope.foundation.files import HubPath, file_hash, is_file_entry, read_object, read_regular, refuse_endless
 from mnemoscope.foundation.heap import ran_out
 
 _CHECKED: dict[Path, tuple[object, Any]] = {}
@@ -42,33 +43,47 @@ _NEEDED = ("vocabulary", "tokens", "background"), ("triggers", "activity", "valu
 
 
 class AtlasFiles(MinedMemories):
-    """The files of one atlas, by their paths in it. With `foreign` they and their manifest come from elsewhere: only
-    what a manifest lists is there, and each file is held against it.
+    """The files of one atlas, by their paths in it. With `foreign` they and their manifest come from elsewhere, as from
+    the hub: only what a manifest lists is there, and each file is held against it.
     """
 
     def __init__(self, path: Path, manifest: Manifest, manifest_hash: str, *, foreign: bool = False) -> None:
         super().__init__(path, manifest)
         self.manifest_hash = manifest_hash
-        self.foreign = foreign
+        self.foreign = foreign or isinstance(path, HubPath)
 
     def local(self, path: str) -> Path:
-        """Where the file `path` of the atlas lies on this machine, whether or not it is there."""
-        return self.path / path
+        """Where the file `path` of the atlas lies on this machine, whether or not it is there. From the hub it is
+        fetched, if the format has such a file and a manifest lists it; raises AtlasDamaged, AtlasNotFound.
+        """
+        if not isinstance(self.path, HubPath) or not is_shared(path):
+            return self.path / path
+        if path.endswith(MANIFEST):
+            return local_file(self.path, path)
+        entry = self.entries.get(path)
+        return self.path / path if entry is None else local_file(self.path, path, entry.get("bytes", 0))
 
     def made_later(self, side: str) -> dict[str, Any]:
         """The entries of the manifest in the folder `side`, by path; none if it belongs to another atlas."""
-        return files_beside(self.path, side, self.manifest_hash)
+        known = is_shared(f"{side}/{MANIFEST}") or not isinstance(self.path, HubPath)
+        return files_beside(self.path, side, self.manifest_hash) if known else {}
+
+    @cached_property
+    def entries(self) -> dict[str, Any]:
+        """The entries of every file that is checked against one, by path: what mining, `extend` or `lens` has made."""
+        sides = (EXTENSIONS, ANALYSES) if self.foreign else (EXTENSIONS,)
+        later = {path: entry for side in sides for path, entry in self.made_later(side).items()}
+        return later | dict(self.manifest.files)
 
     @cached_property
     def hashes(self) -> dict[str, str]:
-        """The sha256 of every file that is checked against one, by path: what mining, `extend` or `lens` has made."""
-        sides = (EXTENSIONS, ANALYSES) if self.foreign else (EXTENSIONS,)
-        later = {path: entry["sha256"] for side in sides for path, entry in self.made_later(side).items()}
-        return later | self.manifest.hashes
+        """The sha256 of each of these files."""
+        return {path: entry["sha256"] for path, entry in self.entries.items()}
 
     def forget(self) -> None:
         """Forgets what files there are, for those made since."""
-        vars(self).pop("hashes", None)
+        for name in ("entries", "hashes"):
+            vars(self).pop(name, None)
 
     def checked_file(self, path: str) -> Path:
         """Where the file `path` lies, which may be read. Raises AtlasDamaged for a changed one: a flipped bit in its
@@ -78,7 +93,7 @@ class AtlasFiles(MinedMemories):
         refuse_endless(where)
         if (self.foreign or not path.startswith("sentences/")) and hash not in (None, file_hash(where)):
             raise self.damage(
-                f"{where} is not the file that was mined (its sha256 differs);"
+                f"{self.path / path} is not the file that was mined (its sha256 differs);"
                 f" `mnemoscope verify {self.path}` lists the damage"
             )
         return where
@@ -94,9 +109,9 @@ class AtlasFiles(MinedMemories):
             self.checked_file(path)
         with pq.ParquetFile(where, metadata=footer, memory_map=True, page_checksum_verification=True) as file:
             if footer is None and (wrong := schema_error(name, file.schema_arrow, self.manifest.provenance)):
-                raise self.damage(f"{where} does not belong to this atlas: {wrong}")
+                raise self.damage(f"{self.path / path} does not belong to this atlas: {wrong}")
             if _identity(where) != now[0]:
-                raise self.damage(f"{where} was changed while it was opened; try again")
+                raise self.damage(f"{self.path / path} was changed while it was opened; try again")
             _CHECKED[where] = now, file.metadata
             yield file
 
@@ -125,8 +140,8 @@ class AtlasFiles(MinedMemories):
                 fault = self._fault(path, files[path], tables_only=tables_only)
             except FileNotFoundError:
                 fault = "missing"
-            except AtlasDamaged:
-                fault = "not a comparison that mnemoscope writes"
+            except AtlasDamaged as damage:
+                fault = "not a comparison that mnemoscope writes" if path.startswith(COMPARISONS) else str(damage)
             except (OSError, pa.ArrowException) as error:
                 if ran_out(error):
                     raise MemoryError from error
@@ -147,10 +162,10 @@ class AtlasFiles(MinedMemories):
             unknown = tables_only and path.endswith(".parquet")
             return f"not a table of schema {self.manifest.schema}" if unknown else None
         with pq.ParquetFile(where) as file:
-            name, vocabulary = placed[0].name, self.manifest.model.sizes.vocabulary
+            (kind, _), vocabulary = placed, self.manifest.model.sizes.vocabulary
             groups = (file.read_row_group(one) for one in range(file.num_row_groups))
-            wrong = schema_error(name, file.schema_arrow, self.manifest.provenance)
-            return wrong or next(filter(None, (content_error(name, rows, vocabulary) for rows in groups)), None)
+            wrong = schema_error(kind.name, file.schema_arrow, self.manifest.provenance)
+            return wrong or next(filter(None, (kind.content_error(rows, vocabulary) for rows in groups)), None)
 
 
 def _identity(where: Path) -> tuple[int, int, int]:
@@ -164,9 +179,9 @@ def manifests_of(directory: Path) -> tuple[str, ...]:
     empty for a missing one.
     """
     hashes = []
-    for folder in (".", EXTENSIONS, ANALYSES, COMPARISONS):
+    for name in (MANIFEST, *(f"{side}/{MANIFEST}" for side in (EXTENSIONS, ANALYSES, COMPARISONS))):
         try:
-            hashes.append(file_hash(directory / folder / MANIFEST))
+            hashes.append(file_hash(local_file(directory, name) if is_shared(name) else directory / name))
         except OSError:
             hashes.append("")
     return tuple(hashes)
@@ -179,9 +194,9 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
     Raises AtlasNotFound, AtlasUnfinished or AtlasTooNew where there is no atlas to verify.
 
     Args:
-        path: The folder.
+        path: The folder, or hf://datasets/USER/NAME[@REVISION].
     """
-    directory = Path(path)
+    directory = settle(path)
     try:
         atlas = AtlasFiles(directory, *read_sealed(directory))
     except AtlasDamaged as damage:

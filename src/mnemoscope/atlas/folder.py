@@ -78,6 +78,10 @@ _NAMED = re.compile(
     rf"|{COMPARISONS}/[A-Za-z0-9._-]+\.json"
     rf"|search/(index\.sqlite|\.lock)"
 )
+_OF_READERS = re.compile(
+    rf"{MANIFEST}|{SEAL}|({EXTENSIONS}|{ANALYSES})/manifest\.json|{LENSES}/[a-z]+\.safetensors"
+    rf"|{ANALYSES}/({_QUESTION})(\.json|(\.cases)?\.parquet)"
+)
 _NAMED_FOLDER = re.compile(r"work/(leases|states|closed)/[A-Za-z0-9-]+")
 
 
@@ -90,6 +94,11 @@ def _folders(directory: Path) -> list[str]:
 def is_named(path: str) -> bool:
     """Whether the format names a file at this path, relative to the atlas; the atlas's own marks excluded."""
     return place(path) is not None or _NAMED.fullmatch(path) is not None
+
+
+def is_shared(path: str) -> bool:
+    """Whether an atlas on the hub may have the file: no judgements, search index, report or what a run leaves."""
+    return place(path) is not None or _OF_READERS.fullmatch(path) is not None
 
 
 def is_manifest(path: Path) -> bool:

@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from mnemoscope.atlas.form import Manifest
+from mnemoscope.atlas.hub.reading import local_file
 from mnemoscope.atlas.schema import SCHEMA_VERSION, TABLES, place
 from mnemoscope.errors import AtlasDamaged, AtlasNotFound, AtlasTooNew, AtlasUnfinished, MemoryIdError
 from mnemoscope.foundation.files import (
+    HubPath,
     check_spelling,
     file_entry,
     flush,
@@ -76,7 +78,7 @@ def shared_run_of(directory: Path) -> dict[str, Any]:
 
 def plan_of(directory: Path) -> dict[str, Any]:
     """The plan of the atlas in the folder, finished or not, unchecked; empty where there is none."""
-    plan = (unfinished_plan(directory) or read_object(directory / MANIFEST)).get("plan")
+    plan = (unfinished_plan(directory) or read_object(local_file(directory, MANIFEST))).get("plan")
     return plan if isinstance(plan, dict) else {}
 
 
@@ -98,7 +100,8 @@ def as_mined(directory: Path, name: str, given: str) -> str:
 def open_as_mined(directory: Path, model: str | None, opening: ModelOptions) -> tuple[str, ModelOptions]:
     """The model, by default the one that was mined, and how it is opened."""
     name = None if model is None else as_mined(directory, "model", model)
-    stored = plan_of(directory) | mined_from(directory)
+    # What a stranger's plan names is not opened beside a model that was asked for.
+    stored = {} if isinstance(directory, HubPath) else plan_of(directory) | mined_from(directory)
     if name not in (None, stored.get("model")):
         stored.pop("dictionary", None)  # it lies beside the model, wherever that is now
     return str(stored["model"]) if name is None else name, resolve_opening(directory, opening).or_planned(stored)
@@ -122,7 +125,7 @@ def table_files(directory: Path) -> list[str]:
 
 def files_beside(directory: Path, side: str, atlas: str) -> dict[str, Any]:
     """The files in the manifest of the folder `side`, relative to the atlas, if it was made from the hash `atlas`."""
-    document = read_object(directory / side / MANIFEST)
+    document = read_object(local_file(directory, f"{side}/{MANIFEST}"))
     listed = document.get("files") if document.get("atlas") == atlas else None
     if not isinstance(listed, dict):
         return {}
@@ -170,11 +173,11 @@ def read_claimed(directory: Path) -> tuple[dict[str, Any], str]:
     checked.
     """
     check_spelling(directory)
-    path = directory / MANIFEST
-    if not path.is_file():
+    path, file = directory / MANIFEST, local_file(directory, MANIFEST)
+    if not file.is_file():
         _refuse_without_manifest(directory)
     try:
-        data = path.read_bytes()
+        data = file.read_bytes()
     except OSError as error:
         raise AtlasDamaged(f"{path} cannot be read: {error.strerror}") from error
     manifest = _parse(path, data)
@@ -185,7 +188,7 @@ def read_claimed(directory: Path) -> tuple[dict[str, Any], str]:
     if type(schema) is int and (schema, rules) != (SCHEMA_VERSION, RULES):
         raise AtlasTooNew(f"{directory} {UNRELEASED} (schema {schema}, rules {rules}; now {SCHEMA_VERSION}, {RULES})")
     try:
-        sealed = read_regular(directory / SEAL)
+        sealed = read_regular(local_file(directory, SEAL))
     except OSError as error:
         raise AtlasDamaged(f"{directory / SEAL} cannot be read: {error.strerror}; mine the atlas again") from error
     if not re.fullmatch(rb"[0-9a-f]{64}\n", sealed):
@@ -203,19 +206,26 @@ def _refuse_without_manifest(directory: Path) -> None:
     if (directory / SEAL).is_file():
         raise AtlasDamaged(f"{directory / MANIFEST} is missing; mine the atlas again")
     what = "is not a folder" if directory.exists() and not directory.is_dir() else "does not hold an atlas"
-    if not directory.exists():
+    if not directory.exists() and not isinstance(directory, HubPath):
         what = "does not exist"
     raise AtlasNotFound(f"{directory} {what} (no {MANIFEST}); make one with `mnemoscope mine` or `mnemoscope demo`")
 
 
 def _parse(path: Path, data: bytes) -> dict[str, Any]:
     try:
-        value = json.loads(data.decode("utf-8"))
+        value = json.loads(data.decode("utf-8"), object_pairs_hook=_refuse_twins)
     except (ValueError, RecursionError) as error:
         raise AtlasDamaged(f"{path} is not JSON ({str(error).splitlines()[0]}); the atlas is damaged") from error
     if not isinstance(value, dict):
         raise AtlasDamaged(f"{path} holds {type(value).__name__}, not an object; the atlas is damaged")
     return value
+
+
+def _refuse_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Of two entries of one name every reader would take another."""
+    if len(made := dict(pairs)) < len(pairs):
+        raise ValueError("two entries of one name")
+    return made
 
 
 class MinedMemories:

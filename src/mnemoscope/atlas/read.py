@@ -21,6 +21,7 @@ import polars as pl
 import polars.selectors as cs
 
 from mnemoscope.atlas.experts import as_stored
+from mnemoscope.atlas.hub.reading import settle
 from mnemoscope.atlas.manifest import read_sealed
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.tables import Tables
@@ -55,15 +56,16 @@ def first_upper_layer(depth: int) -> int:
 
 
 def open_atlas(path: str | os.PathLike[str]) -> "Atlas":
-    """The atlas in a folder.
+    """The atlas in a folder, or on the hub at the commit that its revision is now; of that, files are fetched when they
+    are first read, and checked.
 
     Raises AtlasNotFound, AtlasUnfinished, AtlasTooNew or AtlasDamaged. A part (`mine --part I/N`) opens too, but has no
     values or neighbours: reading them raises AtlasUnfinished.
 
     Args:
-        path: The folder.
+        path: The folder, or hf://datasets/USER/NAME[@REVISION].
     """
-    directory = Path(path)
+    directory = settle(path)
     return Atlas(directory, *read_sealed(directory))
 
 
@@ -298,9 +300,7 @@ class AtlasLayer:
 
 
 class MemoryRows:
-    """What mining found about some memories of one layer, by their `numbers`, ascending: a frame for each table, in the
-    table's order.
-    """
+    """What mining found about some memories of one layer, by their `numbers`, ascending: a frame for each table."""
 
     named_by: tuple[str, ...] = ("expert", "memory")
     """The columns that tell the memories apart, as far as the atlas has them."""
@@ -337,7 +337,9 @@ class MemoryRows:
         return self._rows("importance")
 
     def neighbours(self) -> pl.DataFrame:
-        """The memories with the most similar values, best first, with their `name` and their value's `top_text`."""
+        """The memories with the most similar values, best first, with their `name` and their value's `top_text` (null
+        in other layers of an atlas on the hub, each of which would be fetched for it).
+        """
         rows = self._rows("neighbours")
         columns = [name for name in ("other_layer", "other_expert", "other_memory") if name in rows.columns]
         numberings = self._atlas.numberings
@@ -346,9 +348,10 @@ class MemoryRows:
             for place in rows.select(columns).iter_rows()
         ]
         places = [(other.layer, self._atlas.number(other)) for other in others]
-        asked = {layer: sorted({number for of, number in places if of == layer}) for layer in {of for of, _ in places}}
+        near = {of for of, _ in places if of == self._layer or not self._atlas.foreign}
+        asked = {layer: sorted({number for of, number in places if of == layer}) for layer in near}
         first = {layer: MemoryRows(self._atlas, layer, numbers).top_tokens() for layer, numbers in asked.items()}
-        tops = [first[layer][number] for layer, number in places]
+        tops = [first[layer][number] if layer in near else None for layer, number in places]
         return rows.with_columns(
             _strings("name", [str(other) for other in others]), _strings("top_text", self._atlas.token_text(tops))
         )
@@ -369,8 +372,7 @@ class MemoryRows:
         stored = self._atlas.sentences(rows["sentence"].to_list(), columns=["sentence", "tokens"])
         tokens = {sentence: self._atlas.vocabulary.split_text(ids) for sentence, ids in stored.iter_rows()}
         if rows["coefficients"].list.len().to_list() != [len(tokens[one]) for one in rows["sentence"]]:
-            wrong = f"token_activations of layer {self._layer} do not fit its triggers' sentences"
-            raise AtlasDamaged(f"{self._atlas.path}: {wrong}")
+            raise AtlasDamaged(f"{self._atlas.path}: token_activations of layer {self._layer} do not fit its triggers")
         texts = pl.Series("texts", [tokens[one] for one in rows["sentence"]], dtype=pl.List(pl.String))
         products = pl.col("coefficients").cast(pl.List(pl.Float32)) * pl.col("scale")
         return self._select(rows, "sign", "rank", texts, products.alias("coefficients"))

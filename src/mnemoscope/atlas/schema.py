@@ -462,33 +462,3 @@ def schema_error(name: str, schema: pa.Schema, provenance: Provenance) -> str | 
         if not schema.field(index).type.equals(column.type):
             return f"column {column.name} is {schema.field(index).type}, not {column.type}"
     return None
-
-
-def content_error(name: str, rows: pa.Table, vocabulary: int) -> str | None:
-    """The fault in rows that no run writes: nulls, unequal lists, tokens beyond the `vocabulary`; None without one."""
-    import pyarrow.compute as pc  # a fifth of the time that a look into a folder takes
-
-    rules = {one: rule for one, rule in TABLES[name].by_name.items() if one in rows.column_names}
-    for one, rule in rules.items():
-        column, is_list = rows.column(one), pa.types.is_list(rule.field.type)
-        lengths = pc.list_value_length(column) if is_list else None
-        if not rule.field.nullable and (column.null_count or (is_list and pc.list_flatten(column).null_count)):
-            return f"column {one} holds nulls"
-        for other in (other for other in rule.lengths_as if other in rules):
-            if not pc.list_value_length(column).equals(pc.list_value_length(rows.column(other))):
-                return f"{one} and {other} are lists of different lengths"
-        for other in (other for other in rule.nulls_as if other in rules):
-            if not column.is_null().equals(rows.column(other).is_null()):
-                return f"{one} and {other} are null in different rows"
-        if rule.items is not None:
-            counts = {*pc.min_max(lengths).as_py().values()} - {None}
-            if len(counts) > 1 or (rule.items and counts - {rule.items}):
-                odd = max(counts - {rule.items})
-                return f"{one} holds a list of {odd} entries, not {rule.items or min(counts)}"
-        if rule.of_head:
-            if is_list and pc.min(lengths).as_py() == 0:
-                return f"{one} holds empty lists"
-            for token in pc.min_max(pc.list_flatten(column) if is_list else column).as_py().values():
-                if token is not None and not 0 <= token < vocabulary:
-                    return f"{one} names token {token}, and the model has tokens 0-{vocabulary - 1}"
-    return None

@@ -19,7 +19,7 @@ from mnemoscope.atlas.experts import counted_through, with_names
 from mnemoscope.atlas.files import AtlasFiles
 from mnemoscope.atlas.form import Manifest
 from mnemoscope.atlas.manifest import mined_from
-from mnemoscope.atlas.schema import LENS_TABLES, TABLES, content_error, place, table_kind
+from mnemoscope.atlas.schema import LENS_TABLES, TABLES, place, table_kind
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, OptionError
 from mnemoscope.foundation.forks import refuse_forked
 from mnemoscope.foundation.formatting import runs
@@ -111,7 +111,8 @@ class Tables(AtlasFiles):
         refuse_forked()
         if layer is None and table_kind(name).numbered == "layer":
             return pl.concat([_behind_layer(self.scan(name, layer=one), one) for one in self.layers])
-        rows = pl.scan_parquet(list(map(self.local, self.paths(name, layer))), glob=False)
+        where = self.checked_file if self.foreign else self.local
+        rows = pl.scan_parquet(list(map(where, self.paths(name, layer))), glob=False)
         return counted_through(rows, self.numberings, layer)
 
     def rows_where(
@@ -175,7 +176,7 @@ class Tables(AtlasFiles):
         return with_names(columns) if self.numberings else list(columns)
 
     def _frame(self, name: str, table: Any, columns: Sequence[str] | None, layer: int | None) -> pl.DataFrame:
-        if wrong := content_error(name, table, self.manifest.model.sizes.vocabulary):
+        if wrong := TABLES[name].content_error(table, self.manifest.model.sizes.vocabulary):
             raise AtlasDamaged(f"{self.path}: table {name}: {wrong}, which no run writes; mine the atlas again")
         frame = pl.from_arrow(table.replace_schema_metadata(None))
         assert isinstance(frame, pl.DataFrame)
@@ -198,7 +199,7 @@ class Tables(AtlasFiles):
     def _open(self, name: str, path: str) -> Iterator[Any]:
         """The checked file; errors while it is read become AtlasDamaged."""
         refuse_forked()
-        where = self.local(path)
+        where = self.path / path
         try:
             with self.open_table(name, path) as file:
                 yield file
@@ -244,13 +245,17 @@ def rebuild_command(directory: Path, table: str, manifest: Manifest) -> str:
         return f"`mnemoscope lens {folder} --model {model}`"
     if TABLES[table].optional:
         return f"`mnemoscope extend {folder} --model {model} {table.removesuffix('_sentences')}`"
-    more: dict[str, Any] = {"force": True}
+    return f"`{mine_command(directory, manifest, force=True)}`"
+
+
+def mine_command(directory: Path, manifest: Manifest, **more: Any) -> str:
+    """The command that mines the atlas into `directory`, with the display names of model and text."""
     if part := manifest.part:
         more["part"] = f"{part.index}/{part.of}"
     if list(manifest.layers) != list(range(len(manifest.model.sizes.memories))):
         more["layers"] = ",".join(map(str, manifest.layers))
     usual = TRIGGERS if manifest.model.sizes.experts is None else TRIGGERS_OF_EXPERTS
-    return f"`{_mine_command(directory, manifest.plan, usual, more)}`"
+    return _mine_command(directory, manifest.plan, usual, more)
 
 
 def resume_command(directory: Path, begun: Mapping[str, Any]) -> str:

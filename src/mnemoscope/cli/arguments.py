@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mnemoscope.errors import AtlasExists
+from mnemoscope.foundation.files import refuse_hub
 from mnemoscope.foundation.options.mining_options import MiningOptions
 from mnemoscope.foundation.options.model_options import ModelOptions, check_names
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 def check_folder(out: Path) -> str:
     """What is in the folder (`Occupancy`)."""
+    refuse_hub(out)
     if not out.exists():
         return "free"
     from mnemoscope.atlas.folder import occupancy

@@ -1,15 +1,17 @@
 """The command of a verb: its arguments, options and help, made from the dataclass of its options (declared.py)."""
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, fields
 from functools import wraps
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, get_args
 
 import typer
 
-from mnemoscope.foundation.files import check_spelling
+from mnemoscope.foundation.files import HubPath, check_spelling, locate
 from mnemoscope.foundation.options.declared import DeclaredOptions, flag_of, keyword_of, option
 
 
@@ -28,12 +30,25 @@ def as_command(verb: Callable[..., None]) -> Callable[..., None]:
     def command(**values: Any) -> None:
         for given in values.values():
             check_spelling(*(given if isinstance(given, list | tuple) else [given]))
-        verb(kind.of(values), json=values["json"])
+        verb(kind.of({name: _settle(name, given) for name, given in values.items()}), json=values["json"])
 
     shown = [*_parameters_of(kind), *_parameters_of(OutputOptions)]
     command.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
     command.__annotations__ = {one.name: one.annotation for one in shown}
     return command
+
+
+def _settle(name: str, given: Any) -> Any:
+    """The value of an option; an atlas on the hub at the commit that it has now, which is told."""
+    if isinstance(given, list):
+        return [_settle(name, one) for one in given]
+    at = settled = locate(given) if isinstance(given, Path) else given
+    if isinstance(at, HubPath) and name in ("atlas", "atlases", "parts"):
+        from mnemoscope.atlas.hub.reading import settle
+
+        if (settled := settle(at)) != at:
+            print(f"{at} is read as {settled}", file=sys.stderr)
+    return settled
 
 
 def _parameters_of(kind: type[DeclaredOptions]) -> Iterator[inspect.Parameter]:

@@ -19,6 +19,7 @@ from rich.text import Text
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.cli.runner import stream_behind
 from mnemoscope.foundation.formatting import (
+    DASH,
     Table,
     before_token,
     plain_percent,
@@ -141,7 +142,8 @@ def draw_memory(document: "MemoryDocument", *, limit: int) -> None:
         console.print(f"  {_numbers('importance', importance)}")
     if (near := document.rows("neighbours")) is not None:
         _headline(console, "Neighbours (most similar values)")
-        lines = [(row["name"], f"{row['cosine']:.3f}", show_token(row["top_text"])) for row in near]
+        tops = [DASH if row["top_text"] is None else show_token(row["top_text"]) for row in near]
+        lines = [(row["name"], f"{row['cosine']:.3f}", top) for row, top in zip(near, tops, strict=True)]
         print_table(console, Table(("memory", ">cosine", "its top token"), lines))
     if document.patterns:
         _headline(console, "Patterns")
@@ -187,7 +189,9 @@ def _draw_triggers(console: Console, name: str, document: "MemoryDocument", sign
     prefixes, count = sum(map(len, folds)), sum(len(group) for groups in folds for group in groups)
     alike = f", {len(folds)} without near-duplicates" if prefixes > len(folds) else ""
     _headline(console, f"{name}: {count}, of {prefixes} different prefixes{alike}")
-    narrow, colours = console.width < _ROOMY, _token_colours(document, sign)
+    narrow = console.width < _ROOMY
+    # From the hub the table is fetched for --json alone: it is larger than all other tables of a layer.
+    colours = {} if document.atlas.foreign else _token_colours(document, sign)
     lines: list[tuple[str | Text, ...]] = []
     for group, *similar in folds[:limit]:
         first, times = group[0], f"x{len(group)}" if len(group) > 1 else ""

@@ -14,6 +14,7 @@ def summarise(path: Path, *, json: bool) -> None:
     from mnemoscope.atlas import open_atlas
 
     atlas = open_atlas(path)
+    path = atlas.path
     manifest, model, corpus, part = atlas.manifest, atlas.manifest.model, atlas.manifest.corpus, atlas.manifest.part
     counts, questions = corpus.counts, manifest.questions
     memories = sum(atlas.memories(layer) for layer in atlas.layers)

@@ -1,7 +1,8 @@
 """Writes files so that a crash leaves the old file or the new one, never half of one.
 
 Every file is written under a temporary name in its own folder, flushed to disk and renamed. Errors of the operating
-system become StoreFailed. Knows nothing about the contents.
+system become StoreFailed. Nothing is written on the hub, whose places have a path of their own kind (`HubPath`). Knows
+nothing about the contents.
 """
 
 import errno
@@ -12,9 +13,9 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PosixPath, PurePosixPath
 from stat import S_ISREG
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
 from mnemoscope.errors import OptionError, StoreFailed
 
@@ -23,6 +24,47 @@ _LONGEST_PATH = 255
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FORBIDDEN = (errno.EROFS, errno.EACCES, errno.EPERM)
 _TEMPORARY = ".*.mnemoscope-tmp"
+
+
+class HubPath(PosixPath):
+    """The place of an atlas on the hub, `hf://datasets/USER/NAME@REVISION`, or of a file in it: nothing lies there on
+    this machine; atlas/hub/reading.py fetches what the hub has.
+    """
+
+    def __str__(self) -> str:
+        return super().__str__().replace("hf:/", "hf://", 1)
+
+    def absolute(self) -> Self:
+        return self
+
+    @property
+    def repository(self) -> str:
+        return "/".join(self.parts[2:4]).partition("@")[0]
+
+    @property
+    def revision(self) -> str:
+        return self.parts[3].partition("@")[2] or "main"
+
+
+def locate(path: str | os.PathLike[str]) -> Path:
+    """The path of a folder or a file, or its place on the hub. Raises OptionError for an impossible address there."""
+    text = os.fspath(path).rstrip("/")
+    if isinstance(path, HubPath) or not text.startswith("hf:/"):
+        return path if isinstance(path, HubPath) else Path(path)
+    if not re.fullmatch(r"hf:/{1,2}datasets/[\w.-]+/[\w.-]+(@[\w.-]+)?", text, re.ASCII) or ".." in text:
+        raise OptionError(f"{text!r} is no data set on the hub; write hf://datasets/USER/NAME or .../NAME@REVISION")
+    return HubPath(text)
+
+
+def refuse_hub(path: Path) -> None:
+    """Raises StoreFailed for a place on the hub. The copy that it advises is without files that verbs trust."""
+    if isinstance(path, HubPath):
+        name, but = path.repository, "--exclude '*.sqlite' --exclude run.json"
+        where = f"--revision {path.revision} --local-dir {name.partition('/')[2]}"
+        command = f"hf download {name} --repo-type dataset {where} {but}"
+        raise StoreFailed(
+            f"{path} is on the hub, where an atlas is read only; download it with `{command}` and name that folder"
+        ) from OSError(errno.EROFS, os.strerror(errno.EROFS))
 
 
 def check_spelling(*paths: object) -> None:
@@ -50,6 +92,8 @@ def storing(path: Path) -> Iterator[None]:
 
 def is_writable(folder: Path) -> bool:
     """Whether the system lets this process write into a folder, or make it: not where the disk is read-only."""
+    if isinstance(folder, HubPath):
+        return False
     there = next(one for one in (folder, *folder.absolute().parents) if os.path.exists(one))
     return os.path.isdir(there) and os.access(there, os.W_OK)
 
@@ -76,6 +120,7 @@ def flush(path: Path) -> None:
 
 def make_folder(folder: Path) -> None:
     """Makes `folder` and its missing parents so that they survive a power cut."""
+    refuse_hub(folder)
     with storing(folder):
         missing = [place for place in (folder, *folder.parents) if not place.exists()]
         folder.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ from mnemoscope.atlas.manifest import EXTENSIONS as SIDE
 from mnemoscope.atlas.manifest import RUN
 from mnemoscope.atlas.schema import MADE_WITH, TABLES, check_optional
 from mnemoscope.errors import AtlasUnfinished, OptionError
-from mnemoscope.foundation.files import read_object
+from mnemoscope.foundation.files import read_object, refuse_hub
 from mnemoscope.foundation.options.mining_options import AUTO, ExtendOptions
 from mnemoscope.foundation.options.model_options import ModelOptions
 from mnemoscope.foundation.progress import Progress, ignore_progress, report_to
@@ -86,6 +86,7 @@ def extend(
     opening = ModelOptions.of(locals())
     ExtendOptions.check(locals())
     atlas = atlas if isinstance(atlas, Atlas) else open_atlas(Path(atlas))
+    refuse_hub(atlas.path)
     wanted = _ordered_names(tables)
     there = [name for name in wanted if has_table(atlas, name)]
     mined = [name for name in there if files_of(atlas, name)[0] in atlas.manifest.hashes]

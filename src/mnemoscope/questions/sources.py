@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-import polars.selectors as cs
 from numpy.typing import ArrayLike, NDArray
 
 from mnemoscope.atlas import Atlas
@@ -33,40 +32,18 @@ _DISABLING_OPTION = {"removals": "removals", "prefixes": "prefixes", "prediction
 
 
 def require_table(atlas: Atlas, name: str, *, layer: int | None = None) -> pl.DataFrame:
-    """Raises AtlasUnfinished without the table, AtlasDamaged for impossible values."""
+    """Raises AtlasUnfinished without the table, AtlasDamaged for a damaged one."""
     refuse_part(atlas)
     if is_switched_off(atlas, name):
         raise AtlasUnfinished(
             f"{atlas.path} has an empty table {name} (--{_DISABLING_OPTION[name]} 0); make it with"
             f" {rebuild_command(atlas.path, name, atlas.manifest)}"
         )
-    table = atlas.table(name, layer=layer)
-    if name not in ("patterns", "tokens"):
-        _check_values(atlas, name, table)
-    return table
+    return atlas.table(name, layer=layer)
 
 
 def is_switched_off(atlas: Atlas, name: str) -> bool:
     return atlas.manifest.plan.get(_DISABLING_OPTION.get(name, "")) in (0, "0")
-
-
-def _check_values(atlas: Atlas, name: str, table: pl.DataFrame) -> None:
-    """Raises AtlasDamaged for a negative integer (signs aside), NaN, infinity (what is undefined is null), or a token
-    beyond the vocabulary.
-    """
-    tokens = cs.integer() & cs.ends_with("token")
-    wrong = table.select(
-        tokens.is_between(0, atlas.manifest.model.sizes.vocabulary - 1).not_().fill_null(False),
-        (cs.integer() - tokens - cs.by_name("sign", require_all=False)).lt(0).fill_null(False),
-        (~cs.float().is_finite()).fill_null(False),
-    )
-    for column in wrong.columns:
-        if rows := int(wrong[column].sum()):
-            value = table.filter(wrong[column])[column][0]
-            raise AtlasDamaged(
-                f"{atlas.path}: table {name} holds {value} as {column} in {rows:,} of its rows, which no run writes;"
-                " mine the atlas again"
-            )
 
 
 def refuse_part(atlas: Atlas) -> None:

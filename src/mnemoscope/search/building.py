@@ -114,8 +114,8 @@ def _number_memories(atlas: Atlas, layer: int, memories: pl.Series, first: int) 
 
 def _write_sentences(database: sqlite3.Connection, atlas: Atlas, places: pl.DataFrame) -> bool:
     """Writes the tokens of the sentences with these places. Returns whether tokens include the spaces between words."""
-    ends = places.group_by("sentence").agg(pl.col("position").min().alias("least"), pl.col("position").max())
-    ends, raw = ends.sort("sentence"), len(atlas.vocabulary.raw)
+    ends = places.group_by("sentence").agg(pl.col("position").max()).sort("sentence")
+    raw = len(atlas.vocabulary.raw)
     spaced, kind = True, token_type(raw)
     for at in range(0, ends.height, _BATCH_SIZE):
         batch = ends[at : at + _BATCH_SIZE]
@@ -123,7 +123,7 @@ def _write_sentences(database: sqlite3.Connection, atlas: Atlas, places: pl.Data
         tokens, lengths = some["tokens"].explode().drop_nulls().to_numpy(), some["tokens"].list.len()
         if tokens.size and not (int(tokens.min()) >= 0 and int(tokens.max()) < raw):
             raise AtlasDamaged(f"{atlas.path}: a sentence has a token beyond the vocabulary")
-        if (batch["position"] >= lengths).any() or (batch["least"] < 0).any():
+        if (batch["position"] >= lengths).any():
             raise AtlasDamaged(f"{atlas.path}: a trigger lies beyond the end of its sentence")
         if not at:
             spaced = atlas.vocabulary.carries_spaces(some.head(1_000))

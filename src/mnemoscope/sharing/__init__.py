@@ -1,1 +1,1 @@
-"""What others open: an atlas or an answer in the forms of other tools."""
+"""What others open: an atlas or an answer, in the forms of other tools and on the hub."""

@@ -6,7 +6,7 @@ import secrets
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -53,7 +53,9 @@ def serve(settings: Settings, *, ready: Callable[[Settings], None]) -> None:
         sock.listen(128)
         ready(settings)
         state = app.state
-        with closing(state.site), prewarm(state.site, state.index.begin):
+        # Of an atlas on the hub it would fetch all that there is.
+        warming = nullcontext() if state.site.atlas.foreign else prewarm(state.site, state.index.begin)
+        with closing(state.site), warming:
             server = uvicorn.Server(config)
             with _ended_by_sigusr1(server):
                 server.run(sockets=[sock])

@@ -1,6 +1,5 @@
 """`mnemoscope inspect`: a model's anatomy and load-time proof, and the cost of mining a text with it."""
 
-from pathlib import Path
 from textwrap import fill
 from typing import Any
 
@@ -9,6 +8,7 @@ from mnemoscope.cli.mined import OTHER_FUNCTION, summarise
 from mnemoscope.cli.progress import loading, reporting, spoken_time
 from mnemoscope.cli.runner import emit
 from mnemoscope.errors import OptionError
+from mnemoscope.foundation.files import HubPath, locate
 from mnemoscope.foundation.formatting import format_blocks
 from mnemoscope.foundation.options.mining_options import InspectOptions, MiningOptions
 from mnemoscope.foundation.options.model_options import check_names
@@ -24,10 +24,11 @@ def inspect(options: InspectOptions, *, json: bool) -> None:
     Example: mnemoscope inspect builtin:pydocs --corpus wiki.txt
     """
     model, corpus = options.model, options.corpus
-    if (Path(model) / "manifest.json").is_file() and not (Path(model) / "config.json").is_file():
+    at = locate(model)
+    if isinstance(at, HubPath) or ((at / "manifest.json").is_file() and not (at / "config.json").is_file()):
         if corpus is not None:
             raise OptionError(f"{model} is an atlas; --corpus estimates what mining with a model costs")
-        summarise(Path(model), json=json)
+        summarise(at, json=json)
         return
     check_names(model, options.loading.opening)
     mined = MiningOptions.of(vars(options))

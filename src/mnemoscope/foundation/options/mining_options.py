@@ -196,7 +196,7 @@ class DemoOptions(DeclaredOptions):
 
 
 class AtlasArgument(DeclaredOptions):
-    atlas: Path = option(help="The folder of the atlas.", argument=True)
+    atlas: Path = option(help="The folder of the atlas, or hf://datasets/USER/NAME.", argument=True)
 
 
 class ExtendOptions(AtlasArgument):

@@ -27,7 +27,7 @@ from mnemoscope.atlas.folder import LENSES as FOLDER
 from mnemoscope.atlas.schema import LENS_TABLES
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, ModelDiffers
 from mnemoscope.foundation.budget import BUDGET
-from mnemoscope.foundation.files import write_bytes
+from mnemoscope.foundation.files import refuse_hub, write_bytes
 from mnemoscope.foundation.options.mining_options import LENS_KINDS as LENSES
 from mnemoscope.foundation.options.mining_options import LensOptions
 from mnemoscope.foundation.options.model_options import ModelOptions
@@ -191,6 +191,7 @@ def fit_lenses(
     opening = ModelOptions.of(locals())
     LensOptions.check(locals())
     opened = atlas if isinstance(atlas, Atlas) else open_atlas(Path(atlas))
+    refuse_hub(opened.path)
     if opened.manifest.part is None and opened.table("prefixes").is_empty():
         raise AtlasUnfinished(f"{opened.path} has no validation prefixes, on which a lens is judged; mine more text")
     there = [kind for kind in _FILES if not (force and kind in kinds)]

@@ -70,7 +70,7 @@ class BackgroundIndex:
         except StoreFailed:
             # A folder is emptied before another atlas is mined in it; its manifest is removed last.
             atlas = opening.atlas
-            if all((atlas.path / file).exists() for file in atlas.hashes):
+            if atlas.foreign or all((atlas.path / file).exists() for file in atlas.hashes):
                 raise
             raise _try_again("The search index needs files that are gone; the atlas may be being mined again") from None
 

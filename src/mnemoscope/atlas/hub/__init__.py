@@ -1,0 +1,1 @@
+"""Atlases on the hub, as files here."""
