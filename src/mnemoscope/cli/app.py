@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from mnemoscope.cli.command import as_command
-from mnemoscope.cli.look import analyze, attribute, audit, compare, diff, report, search, serve, show, trace
+from mnemoscope.cli.look import analyze, attribute, audit, compare, diff, mcp, report, search, serve, show, trace
 from mnemoscope.cli.runner import run
 from mnemoscope.cli.scale import extend, lens, worker
 from mnemoscope.cli.share import export, push
@@ -30,6 +30,7 @@ GROUPS = {
         compare.compare,
         audit.audit,
         show.verify,
+        mcp.mcp,
     ),
     "Share": (export.export, push.push),
     "At scale": (mine.merge, extend.extend, lens.lens, worker.worker, worker.status),
