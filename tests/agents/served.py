@@ -12,7 +12,6 @@ from mnemoscope.agents.server import make_server
 from mnemoscope.agents.tools import SECONDS, Tools
 from mnemoscope.atlas import Atlas
 from mnemoscope.models import LanguageModel
-from mnemoscope.search import open_index
 
 Call = tuple[str, dict[str, Any]]
 
@@ -25,9 +24,7 @@ def done(value: Any) -> "Future[Any]":
 
 def tools_over(*atlases: Atlas, model: LanguageModel | None = None, seconds: float = SECONDS) -> Tools:
     """The atlases as `a`, `b` and so on."""
-    named = dict(zip("abc", atlases, strict=False))
-    indexes = {name: done(open_index(atlas, progress=False)) for name, atlas in named.items()}
-    return Tools(named, indexes, None if model is None else done(model), seconds)
+    return Tools(dict(zip("abc", atlases, strict=False)), None if model is None else done(model), seconds)
 
 
 def answers(tools: Tools, calls: Iterable[Call]) -> list[tuple[bool, str]]:

@@ -17,11 +17,9 @@ from mnemoscope.agents.tools import Tools
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.manifest import open_as_mined
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.foundation.files import locate
 from mnemoscope.foundation.options.model_options import ModelOptions
 from mnemoscope.foundation.origin import package_version
 from mnemoscope.foundation.progress import ENDING
-from mnemoscope.search import open_index
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
@@ -38,23 +36,27 @@ think that a memory does with test_memories before you claim it."""
 
 
 def serve(paths: Iterable[Path], load: "Callable[[Atlas], LanguageModel] | None") -> None:
-    """Serves the atlases, and the model that `load` loads for the first, until the client closes its end. Their search
-    indexes are made meanwhile where they are missing. Raises what opening an atlas raises.
+    """Serves the atlases, and the model that `load` loads for the first, until the client closes its end. Search
+    indexes are made meanwhile where they are missing, but for atlases on the hub, of which they would fetch everything.
+    Raises what opening an atlas raises.
     """
     atlases: dict[str, Atlas] = {}
     for number, path in enumerate(paths, 1):
-        name = re.sub(r"[^A-Za-z0-9._-]", "_", path.name)[:40] or "atlas"
-        atlases[f"{name}-{number}" if name in atlases else name] = open_atlas(locate(path).absolute())
+        name = re.sub(r"[^A-Za-z0-9._-]", "_", path.name.partition("@")[0])[:40] or "atlas"
+        atlases[f"{name}-{number}" if name in atlases else name] = open_atlas(path.absolute())
     # Nothing is lost, and the thread that waits for the client cannot be woken: so they kill.
     for stopping in (signal.SIGINT, *ENDING):
         signal.signal(stopping, signal.SIG_DFL)
     with ThreadPoolExecutor(2) as pool:
         model = None if load is None else pool.submit(load, next(iter(atlases.values())))
-        indexes = {name: pool.submit(open_index, atlas, progress=False) for name, atlas in atlases.items()}
-        make_server(Tools(atlases, indexes, model)).run("stdio")
-        for index in indexes.values():
-            if not index.cancel() and index.exception() is None:
-                index.result().close()
+        tools = Tools(atlases, model)
+        for name in (name for name, atlas in atlases.items() if not atlas.foreign):
+            pool.submit(tools.index, name)
+        make_server(tools).run("stdio")
+        pool.shutdown(wait=False, cancel_futures=True)
+    for index in (tools.indexes.find(name, None) for name in atlases):
+        if index is not None:
+            index.close()
 
 
 def load_mined(model: str, device: str, opening: ModelOptions, atlas: Atlas) -> "LanguageModel":
@@ -72,7 +74,7 @@ def load_mined(model: str, device: str, opening: ModelOptions, atlas: Atlas) -> 
 
 def make_server(tools: Tools) -> "MCPServer[Any]":
     from mcp.server.mcpserver import MCPServer
-    from mcp_types import ToolAnnotations
+    from mcp.types import ToolAnnotations
 
     listed = [f"atlas {name} ({atlas.range_text()})" for name, atlas in tools.atlases.items()]
     about = _ABOUT.format("; ".join([*listed, "no model" if tools.model is None else "the model of the first"]))

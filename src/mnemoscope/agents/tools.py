@@ -20,9 +20,10 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.memory_document import MemoryDocument
 from mnemoscope.comparison import compare
 from mnemoscope.errors import AtlasNotFound, MemoryIdError, OptionError, PromptError
+from mnemoscope.foundation.cache import Cache
 from mnemoscope.foundation.memory_names import HasMemories, MemoryId, NamedMemories
 from mnemoscope.patterns.labels import listed_labels
-from mnemoscope.search import Index
+from mnemoscope.search import Index, open_index
 from mnemoscope.search.found import search
 
 if TYPE_CHECKING:
@@ -41,13 +42,17 @@ Named = str | int | None
 
 @dataclass(frozen=True)
 class Tools:
-    """Over atlases by their names, their search indexes, and the model of the first: these two may be being made."""
+    """Over atlases by their names, and the model of the first, which may still be loading."""
 
     atlases: Mapping[str, Atlas]
-    indexes: "Mapping[str, Future[Index]]"
     model: "Future[LanguageModel] | None" = None
     seconds: float = SECONDS
     lock: Lock = field(default_factory=Lock)
+    indexes: Cache = field(default_factory=Cache)
+
+    def index(self, name: str) -> Index:
+        """The search index of an atlas, which is made first where it is missing."""
+        return self.indexes.get(name, lambda: open_index(self.atlases[name], progress=False))
 
     def search(
         self, text: Text, by: By = "text", limit: Count = 10, atlas: Named = None, most_bytes: Size = USUAL
@@ -56,7 +61,7 @@ class Tools:
         promote, demote or fire on a token, such as " Paris". Matches stand in «marks».
         """
         name, here = self._atlas_of(atlas)
-        hits = search(self.indexes[name].result(), text, limit=limit, by=by, progress=False)
+        hits = search(self.index(name), text, limit=limit, by=by, progress=False)
         return encode({"atlas": name, "hits": _add_labels(hits.to_dicts(), here)}, most_bytes)
 
     def show(self, memory: Text, sign: Sign = 1, atlas: Named = None, most_bytes: Size = USUAL) -> str:
