@@ -60,16 +60,16 @@ class Tools:
         """Find memories by text in their triggers, values and patterns (words, "a phrase", par*), or those that
         promote, demote or fire on a token, such as " Paris". Matches stand in «marks».
         """
-        name, here = self._atlas_of(atlas)
+        name, here = self._find(atlas)
         hits = search(self.index(name), text, limit=limit, by=by, progress=False)
-        return encode({"atlas": name, "hits": _add_labels(hits.to_dicts(), here)}, most_bytes)
+        return encode({"atlas": name, "hits": _with_labels(hits.to_dicts(), here)}, most_bytes)
 
     def show(self, memory: Text, sign: Sign = 1, atlas: Named = None, most_bytes: Size = USUAL) -> str:
         """What an atlas knows of a memory (L10.M222), or of at most 20 (L5.M0-3,L6.M1): its triggers (the prefixes with
         its highest coefficients, or with sign -1 its lowest, but for near-duplicates), its value's top and bottom
         tokens, how often it fires, its labels and patterns, memories with similar values.
         """
-        name, here = self._atlas_of(atlas)
+        name, here = self._find(atlas)
         documents = [MemoryDocument(here, one).to_dict() for one in memories_of(memory, here)]
         for document in documents:
             different = (row for row in document["triggers"] if row["rank"] == row["fold"])
@@ -78,16 +78,16 @@ class Tools:
 
     def layer(self, layer: int, limit: Count = 10, atlas: Named = None, most_bytes: Size = USUAL) -> str:
         """A layer's memories, counted from 0, those first that fire at the largest share of prefixes."""
-        name, here = self._atlas_of(atlas)
+        name, here = self._find(atlas)
         rows = here[layer].table().drop("memory").rename({"name": "memory"}).sort("fires", descending=True)
         told = {"atlas": name, "count": rows.height, "never_fire": rows.filter(fires=0).height}
-        return encode(told | {"memories": _add_labels(rows.head(limit).to_dicts(), here)}, most_bytes)
+        return encode(told | {"memories": _with_labels(rows.head(limit).to_dicts(), here)}, most_bytes)
 
     def compare(self, first: Named = None, second: Named = 2, most_bytes: Size = USUAL) -> str:
         """What changed between two atlases of one text: by layer the overlap (Jaccard) of triggers beside that of
         permuted memories, and the features born, died or repurposed, the largest effects first.
         """
-        (one, before), (other, after) = self._atlas_of(first), self._atlas_of(second)
+        (one, before), (other, after) = self._find(first), self._find(second)
         compared = compare(before, after, progress=self._clock()).to_dict()
         changed = [{"change": row["kind"]} | row for row in compared["changed"]]
         return encode(compared | {"first": one, "second": other, "changed": changed}, most_bytes)
@@ -112,7 +112,7 @@ class Tools:
             at = traced.index_of(position)
             layers = [states[at].to_dict() for states in reversed(traced.places)]
             for layer in layers:
-                layer["memories"] = _add_labels(layer["memories"], here)
+                layer["memories"] = _with_labels(layer["memories"], here)
             return encode(traced.positions[at].to_dict() | {"layers": layers}, most_bytes)
 
     def attribute(
@@ -145,9 +145,9 @@ class Tools:
             from mnemoscope.agents.examples import measure
 
             told = measure(model, memories_of(memories, model), should_fire, should_not_fire, sign=sign)
-        return encode(told | {"memories": _add_labels(told["memories"], here)}, most_bytes)
+        return encode(told | {"memories": _with_labels(told["memories"], here)}, most_bytes)
 
-    def _atlas_of(self, atlas: Named) -> tuple[str, Atlas]:
+    def _find(self, atlas: Named) -> tuple[str, Atlas]:
         """An atlas by its name or number, the first by default."""
         names = dict(enumerate(self.atlases, 1))
         for number, name in names.items():
@@ -193,7 +193,7 @@ def memories_of(text: str, holder: HasMemories, most: int = 20) -> list[MemoryId
     return named
 
 
-def _add_labels(rows: list[dict[str, Any]], atlas: Atlas) -> list[dict[str, Any]]:
+def _with_labels(rows: list[dict[str, Any]], atlas: Atlas) -> list[dict[str, Any]]:
     features = [(MemoryId.parse(row["memory"]), row.get("sign", 1)) for row in rows]
     said = listed_labels(atlas, features)
     return [row | {"label": said.get(one)} for row, one in zip(rows, features, strict=True)]
