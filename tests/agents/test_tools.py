@@ -164,7 +164,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("show", {"memory": "L9.M0"}, "layer 9 is not in a, which has layers 0-2 with memories 0-5"),
     ("show", {"memory": "L0.M77"}, r"L0.M77 is not in .*, whose layer 0 has memories 0-5"),
     ("show", {"memory": "memory 3"}, "does not name a memory; write L10.M222"),
-    ("show", {"memory": "L0.M0", "atlas": "c"}, r"no atlas 'c' is here; by number, there are \{1: 'a', 2: 'b'\}"),
+    ("show", {"memory": "L0.M0", "atlas": "c"}, r"no atlas 'c' is here; started with are \{1: 'a', 2: 'b'\}"),
     ("show", {"memory": "L0.M0", "atlas": 3}, "no atlas '3' is here"),
     ("show", {"memori": "L0.M0"}, "memory\n  Field required"),
     ("layer", {"layer": 7}, "layer 7 is not in a"),

@@ -153,7 +153,7 @@ class Tools:
         for number, name in names.items():
             if str(1 if atlas is None else atlas) in (name, str(number)):
                 return name, self.atlases[name]
-        raise AtlasNotFound(f"no atlas {str(atlas)[:60]!r} is here; by number, there are {names}")
+        raise AtlasNotFound(f"no atlas {str(atlas)[:60]!r} is here; started with are {names}")
 
     def _clock(self) -> Callable[..., None]:
         from anyio import from_thread
