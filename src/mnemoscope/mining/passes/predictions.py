@@ -77,17 +77,21 @@ class PredictionPass:
             for layer in worker.plan.layers
         }
         self._reader = StreamReader(worker.model)
-        tops = {
-            layer: worker.read("values", ("literal_top",), layer)["literal_top"].to_torch() for layer in self._layers
-        }
-        self._literal = LiteralReader(worker.model, tops)
+        self._literal = None
+        if worker.model.anatomy.transform is None:
+            tops = {at: worker.read("values", ("literal_top",), at)["literal_top"].to_torch() for at in self._layers}
+            self._literal = LiteralReader(worker.model, tops)
         shape = (len(prefixes.position), len(worker.plan.layers))
         integers = (*_INTEGERS, ROUTED) if worker.model.numberings else _INTEGERS
-        self._answers = {
+        every = {
             **{name: empty_answers(shape, np.int32) for name in integers},
             **{name: empty_answers(shape, np.float32) for name in _NUMBERS},
             **{name: empty_answers(shape[0], np.int32) for name in _OF_PREFIXES},
         }
+        self._null = (
+            {} if self._literal else {name: array for name, array in every.items() if name.startswith("literal_")}
+        )
+        self._answers = {name: array for name, array in every.items() if name not in self._null}
         self.steps = plan_prefixes(
             worker,
             prefixes.sentence,
@@ -116,24 +120,28 @@ class PredictionPass:
             routed[layer] = batch.at(reachable)
 
         final = batch.run(model, keep, self._layers)
-        final_top, literal_final_top = self._reader.lens_tops(final), self._literal.tops(final)
+        finals = {"final_top": self._reader.lens_tops(final)}
         columns: dict[str, list[NDArray[Any]]] = {name: [] for name in self._answers}
-        readings = self._reader.read(streams, final_top)
-        literal = self._literal.read(streams, final_top, literal_final_top)
+        readings = self._reader.read(streams, finals["final_top"])
+        if self._literal is not None:
+            finals["literal_final_top"] = self._literal.tops(final)
+            literal = self._literal.read(streams, *finals.values())
+            readings = {layer: reading | literal[layer] for layer, reading in readings.items()}
         for layer in self._layers:
-            reading = readings[layer] | literal[layer]
+            reading = readings[layer]
             reading |= self._votes[layer].count(coefficients[layer], reading["ffn_vote_top"], reading["output_top"])
             reading[ROUTED] = routed[layer]
             for name in columns.keys() & reading.keys():
                 columns[name].append(reading[name].cpu().numpy())
         of_layers = {name: np.stack(each, 1) for name, each in columns.items() if each}
         for name in _NUMBERS:
-            check_finite(of_layers[name], self._prefixes.sentence[batch.prefixes], "predictions", self._layers)
-        finals = {"final_top": final_top, "literal_final_top": literal_final_top}
+            if name in of_layers:
+                check_finite(of_layers[name], self._prefixes.sentence[batch.prefixes], "predictions", self._layers)
         return of_layers | {name: tokens.cpu().numpy() for name, tokens in finals.items()}
 
     def write(self) -> Mapping[str, Any]:
-        prefixes, answers, layers = self._prefixes, dict(self._answers), self._layers
+        prefixes, layers = self._prefixes, self._layers
+        answers = self._answers | {name: np.ma.array(array, mask=True) for name, array in self._null.items()}
         numbers = np.arange(len(prefixes.position), dtype=np.int32)
         listed = {
             "prefix": numbers,
