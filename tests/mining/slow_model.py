@@ -245,6 +245,10 @@ class SlowTransformer:
         """As a value, but a sandwich block's update has passed its norm already."""
         return self._gain(update, [self._post_norm(layer), self._final])
 
+    def stream_scores(self, stream: Tensor) -> Tensor:
+        """The scores of a stream as values are projected: no biases, and the linear part of a transform."""
+        return self._gain(stream, [self._final])
+
     @torch.no_grad()
     def _gain(self, vector: Tensor, norms: list[Any]) -> Tensor:
         for norm in norms:

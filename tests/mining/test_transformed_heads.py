@@ -13,6 +13,7 @@ from mining.reference_passes import check_predictions, check_removals, check_val
 from mining.slow_model import SlowTransformer
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.models import load_model
+from mnemoscope.questions import answer
 from models.transformed_heads import ROWS, TRANSFORMED, build_transformed
 from support.mined import mined_text
 
@@ -52,3 +53,23 @@ def test_every_kind_of_transformed_head(kind: str, tmp_path: Path) -> None:
         0
     ) == (True, True, True)
     assert verify(out) == []
+
+
+@pytest.mark.parametrize("kind", ["bert", "modernbert-decoder"])
+def test_questions_about_values_say_how_often_the_linear_part_agrees(kind: str, tmp_path: Path) -> None:
+    hf, tokenizer = build_transformed(kind), byte_tokenizer(**ENDS)
+    # Nearly linear for what is far above zero: so the linear part agrees at some prefixes, and not at others.
+    (next(m for n, m in hf.named_modules() if n.endswith(("transform.dense", "lm_head.dense")))).weight *= 2
+    out = mined_text(load_model(hf, tokenizer=tokenizer), tmp_path, odd_text(200), triggers=3, removals=1, prefixes=60)
+    atlas, slow = open_atlas(out), SlowTransformer(hf, beginning=0)
+    prefixes = atlas.table("prefixes")
+    agrees = 0
+    for row in prefixes.rows(named=True):
+        (tokens,) = atlas.sentences([row["sentence"]], columns=["sentence", "tokens"])["tokens"].to_list()
+        final = slow.read(tokens[: row["position"] + 1])[0][-1].output
+        agrees += int(slow.stream_scores(final).argmax()) == row["final_top"]
+    assert 0 < agrees < prefixes.height
+    for question in ("value_agreement", "value_rank", "value_confidence"):
+        found = answer(atlas, question).filter(pl.col("name") == "linearised_head")
+        assert found["layer"].to_list() == [None]
+        assert found.select("value", "count").row(0) == (agrees / prefixes.height, prefixes.height)

@@ -21,7 +21,7 @@ from mnemoscope.mining.passes.stream_readings import StreamReader, Streams
 from mnemoscope.mining.steps import Answers, empty_answers
 from mnemoscope.models.forward.hooks import Block
 from mnemoscope.runs.workers.worker import Worker
-from mnemoscope.tracing.scoring.scores import activity_of, votes_in
+from mnemoscope.tracing.scoring.scores import activity_of, tops_of_folded, votes_in
 
 _INTEGERS = (
     *("residual_top", "ffn_top", "ffn_vote_top", "output_top", "residual_final_rank", "ffn_final_rank"),
@@ -34,6 +34,8 @@ _NUMBERS = (
     *("literal_residual_final_probability", "literal_residual_bare_probability"),
 )
 _OF_PREFIXES = ("final_top", "literal_final_top")
+_LINEARISED = "linearised_top"
+"""The top of the final stream under the linear part of a head with a transform; counted, not written."""
 ROUTED = "routed_memories"
 """In a model of experts: the number of memories that the prefix was routed to, shared experts included."""
 
@@ -92,6 +94,8 @@ class PredictionPass:
             {} if self._literal else {name: array for name, array in every.items() if name.startswith("literal_")}
         )
         self._answers = {name: array for name, array in every.items() if name not in self._null}
+        if self._literal is None:
+            self._answers[_LINEARISED] = empty_answers(shape[0], np.int32)
         self.steps = plan_prefixes(
             worker,
             prefixes.sentence,
@@ -123,7 +127,9 @@ class PredictionPass:
         finals = {"final_top": self._reader.lens_tops(final)}
         columns: dict[str, list[NDArray[Any]]] = {name: [] for name in self._answers}
         readings = self._reader.read(streams, finals["final_top"])
-        if self._literal is not None:
+        if self._literal is None:
+            finals[_LINEARISED] = tops_of_folded(model, [model.fold(final)])
+        else:
             finals["literal_final_top"] = self._literal.tops(final)
             literal = self._literal.read(streams, *finals.values())
             readings = {layer: reading | literal[layer] for layer, reading in readings.items()}
@@ -142,6 +148,9 @@ class PredictionPass:
     def write(self) -> Mapping[str, Any]:
         prefixes, layers = self._prefixes, self._layers
         answers = self._answers | {name: np.ma.array(array, mask=True) for name, array in self._null.items()}
+        facts = {"prefixes_asked": self._worker.plan.prefixes, "prefixes": len(prefixes.position)}
+        if (tops := answers.pop(_LINEARISED, None)) is not None:
+            facts["linearised_agrees"] = int((tops == answers["final_top"]).sum())
         numbers = np.arange(len(prefixes.position), dtype=np.int32)
         listed = {
             "prefix": numbers,
@@ -158,4 +167,4 @@ class PredictionPass:
         }
         self._worker.write("predictions", predictions)
         self._worker.write("prefixes", listed)
-        return {"prefixes_asked": self._worker.plan.prefixes, "prefixes": len(numbers)}
+        return facts
