@@ -12,7 +12,7 @@ from mnemoscope.models.modules.linear_maps import LinearMap, is_plain, stated_si
 from mnemoscope.models.modules.observed import HALF_TOLERANCE, ModuleCall, distance, same
 from mnemoscope.models.modules.offloading import weight_of
 
-_FUNCTIONS = ("relu", "gelu", "gelu_pytorch_tanh", "silu", "relu2", "tanh", "sigmoid", "quick_gelu", "mish")
+FUNCTIONS = ("relu", "gelu", "gelu_pytorch_tanh", "silu", "relu2", "tanh", "sigmoid", "quick_gelu", "mish")
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def _keys_of(inside: list[ModuleCall], maps: list[ModuleCall], down: ModuleCall,
         and call.taken.shape == call.given.shape == target.shape
         and call.changes
     ]
-    functions += [(ACT2FN[name], name, ACT2FN[name]) for name in _FUNCTIONS]
+    functions += [(ACT2FN[name], name, ACT2FN[name]) for name in FUNCTIONS]
     candidates = []
     for function, name, f in functions:
         for gate in maps:

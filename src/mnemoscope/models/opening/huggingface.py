@@ -94,7 +94,7 @@ def open_model(source: Any, *, tokenizer: Any, opening: ModelOptions, room: Room
         )
     used_tokenizer, config = own_tokenizer if tokenizer is None else tokenizer, text_config(model)
     tokens = IdTokens() if used_tokenizer == IDS else reader_of(used_tokenizer)
-    context = next(iter(numbers_in(config, _CONTEXT_ENTRIES)), _UNSTATED_CONTEXT)
+    context = _context_of(model, config)
     return LoadedParts(
         network=model,
         in_memory=in_memory,
@@ -111,6 +111,18 @@ def open_model(source: Any, *, tokenizer: Any, opening: ModelOptions, room: Room
         unread=unread,
         ends=lambda rows: ends_of(used_tokenizer, config, getattr(model, "generation_config", None), tokens, rows=rows),
     )
+
+
+def _context_of(network: Any, config: Any) -> int:
+    """The tokens of the longest input: the stated positions without those up to the padding token's number, behind
+    which RoBERTa's kind begins to count.
+    """
+    stated = next(iter(numbers_in(config, _CONTEXT_ENTRIES)), _UNSTATED_CONTEXT)
+    for path, module in network.named_modules():
+        padding = getattr(module, "padding_idx", None)
+        if path.endswith("position_embeddings") and padding is not None and module.num_embeddings == stated:
+            return stated - int(padding) - 1
+    return stated
 
 
 def _from_name(
