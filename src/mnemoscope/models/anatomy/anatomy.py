@@ -141,7 +141,8 @@ def check_supported(config: Any) -> None:
     kind = getattr(config, "model_type", "unknown")
     if getattr(config, "is_encoder_decoder", False):
         raise ModelUnsupported(f"model type {kind!r} is an encoder-decoder; only decoder language models can be read")
-    if kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False):
+    decodes = getattr(config, "is_decoder", False) or getattr(config, "causal", False)
+    if kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not decodes:
         raise ModelUnsupported(f"model type {kind!r} is an encoder; only decoder language models can be read")
 
 

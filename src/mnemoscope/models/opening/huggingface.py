@@ -10,9 +10,18 @@ import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, GgufConfig, PreTrainedModel
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoModelForMultimodalLM,
+    AutoModelForSeq2SeqLM,
+    GgufConfig,
+    PreTrainedModel,
+)
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
@@ -27,8 +36,10 @@ from mnemoscope.models.anatomy.anatomy import check_supported, find_layers, numb
 from mnemoscope.models.anatomy.structure import LAYER_COUNTS, infer
 from mnemoscope.models.loaded_parts import LoadedParts, first_line
 from mnemoscope.models.modules.fingerprint import active_adapters
+from mnemoscope.models.modules.quiet import suppress_output
 from mnemoscope.models.modules.spreading import DeviceMap, Room, load_spread, refuse
 from mnemoscope.models.modules.stored_weights import check_format, check_taken
+from mnemoscope.models.modules.towers import outside_towers, takes_more, without_towers
 from mnemoscope.models.modules.weight_layouts import check_complete, is_usual, load_stored_otherwise, weight_files
 from mnemoscope.models.modules.wrappers import check_whole
 from mnemoscope.models.opening.adapters import (
@@ -55,6 +66,13 @@ _CONTEXT_ENTRIES = (
     *("n_ctx", "block_size", "context_length"),
 )
 _UNSTATED_CONTEXT = 2048
+_KINDS: tuple[tuple[Any, Any], ...] = (
+    (MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, AutoModelForCausalLM),
+    (MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES, AutoModelForImageTextToText),
+    (MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES, AutoModelForMultimodalLM),
+    (MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES, AutoModelForSeq2SeqLM),
+)
+"""transformers' lists of model types, and what makes a model of each; the first that has the type counts."""
 _MOST_LAYERS = 10_000
 """A hundred times the depth of the deepest models."""
 
@@ -82,7 +100,7 @@ def open_model(source: Any, *, tokenizer: Any, opening: ModelOptions, room: Room
             raise OptionError("max_memory goes with a model's name; spread a model in memory with accelerate")
         check_supported(source.config)
         check_whole(source)
-        model, own_tokenizer, spec = source, None, f"memory:{type(source).__name__}{adapted}"
+        model, own_tokenizer, spec = _language_model(source), None, f"memory:{type(source).__name__}{adapted}"
         if opening.dequantize:
             check_quantised(source, spec)
             model, in_memory = dequantize(copy.deepcopy(source), spec), False
@@ -199,7 +217,8 @@ def _load_stored(
     if words is None:
         check_format(config, place, source, arguments)
         check_config(config, place, source, arguments)
-    kind = _kind_of(config, trust)
+    with one_line_errors(source):
+        kind = _kind_of(config, trust, whole=adapter is not None)
     stated = None if words is None else words.stated
     if with_tokenizer:
         report_loading("its tokenizer")
@@ -229,7 +248,7 @@ def _load_stored(
                 model, notes = load_spread(kind.from_pretrained, place, spread, **arguments)
         in_both = kind is AutoModelForCausalLM and config.model_type in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
         if in_both and spread is None and model is not None and notes["missing_keys"]:  # stored as the other one
-            model, notes = cast(Any, AutoModelForImageTextToText).from_pretrained(place, **arguments)
+            model, notes = _text_half(AutoModelForImageTextToText, config).from_pretrained(place, **arguments)
         if folder is not None and plain and notes["missing_keys"]:
             refuse(opening.max_memory, f"model {source!r}, whose weights have other names than usual,")
             model = None  # before another one takes memory
@@ -238,9 +257,19 @@ def _load_stored(
     unread = tuple(sorted(notes.get("unexpected_keys") or ()))
     if words is not None:
         words.hold(model)
-    check_taken(model, unread, place, source, quantised=words is None and format_of(config) is not None)
-    check_weights(model, unread, source)
-    return model, tokenizer, unread
+    left = outside_towers(model, unread)
+    check_taken(model, left, place, source, quantised=words is None and format_of(config) is not None)
+    check_weights(model, left, source)
+    return _language_model(model), tokenizer, unread
+
+
+def _language_model(model: Any) -> Any:
+    """The language model, where a whole one lies inside of a model that text alone cannot run (BLIP-2, Kosmos-2)."""
+    for inside in (model.get_decoder(), getattr(model, "language_model", None)) if takes_more(model.config) else ():
+        if isinstance(inside, PreTrainedModel) and inside is not model and inside.get_output_embeddings() is not None:
+            check_supported(inside.config)
+            return inside
+    return model
 
 
 def _check_depth(config: Any, source: str) -> None:
@@ -253,21 +282,24 @@ def _check_depth(config: Any, source: str) -> None:
         )
 
 
-def _kind_of(config: Any, trust: bool) -> Any:
-    """The class that makes a model of the configuration's type; for one that reads images, the whole."""
-    if config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or trust:
+def _kind_of(config: Any, trust: bool, *, whole: bool) -> Any:
+    """The class that makes a model of the configuration's type; unless `whole`, without the towers of one that takes
+    pictures or sound, too.
+    """
+    kinds = [kind for types, kind in _KINDS if config.model_type in types]
+    if trust:
         return AutoModelForCausalLM
-    if config.model_type in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
-        return AutoModelForImageTextToText
-    if config.model_type in MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES | MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES:
+    if not kinds:
         raise ModelUnsupported(
-            f"model type {config.model_type!r} takes more than text (sound, say), and its language model cannot"
-            " be opened on its own yet; save that alone, and give its folder"
+            f"transformers has no class that makes a causal language model of type {config.model_type!r};"
+            " only decoder language models can be read"
         )
-    raise ModelUnsupported(
-        f"transformers has no class that makes a causal language model of type {config.model_type!r};"
-        " only decoder language models can be read"
-    )
+    return kinds[0] if whole or not takes_more(config) else _text_half(kinds[0], config)
+
+
+def _text_half(kind: Any, config: Any) -> Any:
+    with suppress_output(), torch.device("meta"):
+        return without_towers(kind.from_config(copy.deepcopy(config))) or kind
 
 
 def _device_map(
