@@ -158,9 +158,9 @@ def _scaling(scores: Tensor, logits: Tensor, config: Any) -> tuple[float, float 
             # Entries near the cap, of which nothing is left to invert, have no say in the factor.
             inner = logits.abs() < _BELOW_CAP * cap
             within = torch.atanh(torch.where(inner, logits, 0.0) / cap) * cap
-            for factor in (1.0, factor_between(torch.where(inner, scores, 0.0), within)):
-                if same(torch.tanh(scores * factor / cap) * cap, logits):
-                    return factor, float(cap)
+            for scale in (1.0, factor_between(torch.where(inner, scores, 0.0), within)):
+                if same(torch.tanh(scores * scale / cap) * cap, logits):
+                    return scale, float(cap)
     factor = _factor(scores, logits)
     if factor is not None:
         return factor, None

@@ -46,7 +46,7 @@ def takes_more(config: Any) -> bool:
 
 def towers_of(model: nn.Module) -> list[str]:
     """The paths of the towers of a transformers model."""
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     if not takes_more(config):
         return []
     own, paths = {type(config), type(config.get_text_config(decoder=True))}, list[str]()

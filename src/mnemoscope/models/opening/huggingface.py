@@ -10,7 +10,7 @@ import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from transformers import (
@@ -30,10 +30,17 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from mnemoscope.errors import ModelDamaged, ModelError, ModelNotFound, ModelUnsupported, OptionError
-from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions, check_names, local_folder
+from mnemoscope.foundation.options.model_options import (
+    AS_USUAL,
+    ModelOptions,
+    check_names,
+    local_folder,
+    lone_checkpoint,
+)
 from mnemoscope.foundation.progress import report_loading
 from mnemoscope.models.anatomy.anatomy import check_supported, find_layers, numbers_in, text_config
 from mnemoscope.models.anatomy.structure import LAYER_COUNTS, infer
+from mnemoscope.models.layouts.reading import read_foreign
 from mnemoscope.models.loaded_parts import LoadedParts, first_line
 from mnemoscope.models.modules.fingerprint import active_adapters
 from mnemoscope.models.modules.quiet import suppress_output
@@ -149,6 +156,16 @@ def _from_name(
             with one_line_errors(source):
                 words = GgufWords.of(file, source, places)
             network, tokenizer, unread = load(alone, source, opening, words=words)
+    elif (checkpoint := lone_checkpoint(source)) is not None:
+        refuse(opening.max_memory, f"model {source!r}, which is made in memory,")
+        with one_line_errors(source):
+            network, unread = read_foreign(checkpoint), ()
+        tokenizer = None
+        if with_tokenizer:
+            report_loading("its tokenizer")
+            tokenizer = open_tokenizer(str(checkpoint.parent), where(str(checkpoint.parent), None, False))
+        if opening.dequantize:
+            check_quantised(network, source)
     else:
         folder = local_folder(source)
         if folder is not None:
@@ -239,7 +256,8 @@ def _load_stored(
     folder = Path(place) if words is None and Path(place).is_dir() else None
     plain = folder is not None and getattr(config, "quantization_config", None) is None
     report_loading("its weights")
-    model, notes = None, {"missing_keys": ["all"]}
+    model: Any = None
+    notes: dict[str, Any] = {"missing_keys": ["all"]}
     with one_line_errors(source, folder=folder):
         if folder is None or not plain or is_usual(folder):
             if spread is None:
@@ -266,7 +284,8 @@ def _load_stored(
 def _language_model(model: Any) -> Any:
     """The language model, where a whole one lies inside of a model that text alone cannot run (BLIP-2, Kosmos-2)."""
     for inside in (model.get_decoder(), getattr(model, "language_model", None)) if takes_more(model.config) else ():
-        if isinstance(inside, PreTrainedModel) and inside is not model and inside.get_output_embeddings() is not None:
+        whole = isinstance(inside, PreTrainedModel) and inside is not model
+        if whole and cast(Any, inside).get_output_embeddings() is not None:
             check_supported(inside.config)
             return inside
     return model
