@@ -13,6 +13,7 @@ from typing import Any
 
 from mnemoscope.errors import ModelNotFound, OptionError
 from mnemoscope.foundation.options.declared import DeclaredOptions, option
+from mnemoscope.foundation.options.strangers import parts_of, stranger_in
 
 _SCHEMES = ("builtin:", "handmade:", "hub:", "memory:")
 _FAIRSEQ = "fairseq:"
@@ -77,7 +78,8 @@ def local_folder(name: str) -> Path | None:
         places = ((folder, "config.json"), (folder, "adapter_config.json"), (folder / TRAINED, "config.json"))
         found = next((place for place, mark in places if (place / mark).is_file()), None)
         if found is None:
-            raise ModelNotFound(f"folder {str(folder)!r} holds no config.json; give the folder of a saved model")
+            todo = stranger_in(folder) or "give the folder of a saved model"
+            raise ModelNotFound(f"folder {str(folder)!r} holds no config.json; {todo}")
         return found
     if folder.exists():
         raise ModelNotFound(
@@ -95,6 +97,11 @@ def check_names(model: str, opening: "ModelOptions") -> None:
     if separator and scheme == "builtin" and name not in BUILTIN:
         raise ModelNotFound(f"no built-in model {name!r}; there is {', '.join(f'builtin:{one}' for one in BUILTIN)}")
     stored = model.endswith(".gguf") and Path(model).expanduser().is_file()
+    if stored and (parts := parts_of(model)) > 1:
+        raise ModelNotFound(
+            f"{model!r} is one of {parts} parts, which are not read; join them with llama.cpp's"
+            " llama-gguf-split --merge, and name the file that it writes"
+        )
     stored = stored or lone_checkpoint(model) is not None
     if not stored and not (separator and scheme in ("builtin", "handmade", "fairseq")):
         local_folder(model)

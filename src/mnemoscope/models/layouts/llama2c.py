@@ -17,14 +17,7 @@ from torch import Tensor
 from transformers import LlamaConfig
 
 from mnemoscope.errors import ModelDamaged, ModelUnsupported
-from mnemoscope.models.layouts.sizes import (
-    Shapes,
-    check_depth,
-    check_heads,
-    check_shapes,
-    refuse_others,
-    whole_numbers,
-)
+from mnemoscope.models.layouts.sizes import Shapes, check_depth, check_heads, check_shapes, refuse_others, whole_numbers
 
 _HEADER = ("dim", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "max_seq_len")
 _KNOWN = (*_HEADER, "multiple_of", "norm_eps", "dropout")

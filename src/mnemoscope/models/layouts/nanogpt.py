@@ -11,14 +11,7 @@ import torch
 from torch import Tensor
 from transformers import GPT2Config
 
-from mnemoscope.models.layouts.sizes import (
-    Shapes,
-    check_depth,
-    check_heads,
-    check_shapes,
-    refuse_others,
-    whole_numbers,
-)
+from mnemoscope.models.layouts.sizes import Shapes, check_depth, check_heads, check_shapes, refuse_others, whole_numbers
 
 _SIZES = ("n_layer", "n_head", "n_embd", "block_size", "vocab_size")
 _KNOWN = (*_SIZES, "bias", "dropout")

@@ -10,7 +10,7 @@ import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from transformers import (
@@ -37,6 +37,7 @@ from mnemoscope.foundation.options.model_options import (
     local_folder,
     lone_checkpoint,
 )
+from mnemoscope.foundation.options.strangers import pointer_in, stranger_in
 from mnemoscope.foundation.progress import report_loading
 from mnemoscope.models.anatomy.anatomy import check_supported, find_layers, numbers_in, text_config
 from mnemoscope.models.anatomy.structure import LAYER_COUNTS, infer
@@ -158,6 +159,7 @@ def _from_name(
             network, tokenizer, unread = load(alone, source, opening, words=words)
     elif (checkpoint := lone_checkpoint(source)) is not None:
         refuse(opening.max_memory, f"model {source!r}, which is made in memory,")
+        _refuse_pointers(checkpoint.parent)
         with one_line_errors(source):
             network, unread = read_foreign(checkpoint), ()
         tokenizer = None
@@ -190,7 +192,15 @@ def builtin_folder(name: str) -> Path:
     return place
 
 
+def _refuse_pointers(folder: Path) -> None:
+    if (pointer := pointer_in(folder)) is not None:
+        raise ModelDamaged(
+            f"{pointer!r} in folder {str(folder)!r} is a pointer of Git LFS, not the file; run git lfs pull there"
+        )
+
+
 def _check_folder(folder: Path) -> None:
+    _refuse_pointers(folder)
     if (folder / ADAPTER_CONFIG).is_file() and not (folder / "config.json").is_file():
         raise ModelNotFound(
             f"folder {str(folder)!r} holds an adapter, not a model; give the model that it is made for"
@@ -205,9 +215,9 @@ def _check_folder(folder: Path) -> None:
             f"model {str(folder)!r} cannot be read: its config.json is not {wanted}; take a complete copy"
         )
     if not is_usual(folder) and not weight_files(folder):
+        todo = stranger_in(folder) or "save the model there first"
         raise ModelNotFound(
-            f"folder {str(folder)!r} holds no weights (*.safetensors, pytorch_model*.bin or model.pt); save the model"
-            " there first"
+            f"folder {str(folder)!r} holds no weights (*.safetensors, pytorch_model*.bin or model.pt); {todo}"
         )
 
 
@@ -252,7 +262,8 @@ def _load_stored(
     if adapter is not None and config.model_type not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
         check_fits(adapter, source, kind, config, trust_remote_code=trust)
     spread = _device_map(place, source, kind, config, opening, room, of_file=words is not None)
-    arguments |= {"dtype": "auto", "output_loading_info": True}
+    # Weights of other shapes are named by check_complete.
+    arguments |= {"dtype": "auto", "output_loading_info": True, "ignore_mismatched_sizes": True}
     folder = Path(place) if words is None and Path(place).is_dir() else None
     plain = folder is not None and getattr(config, "quantization_config", None) is None
     report_loading("its weights")
@@ -271,23 +282,24 @@ def _load_stored(
             refuse(opening.max_memory, f"model {source!r}, whose weights have other names than usual,")
             model = None  # before another one takes memory
             model, notes = load_stored_otherwise(folder, kind, config, trust_remote_code=trust)
-    check_complete(notes, source, of_hub=folder is None and words is None)
     unread = tuple(sorted(notes.get("unexpected_keys") or ()))
     if words is not None:
         words.hold(model)
     left = outside_towers(model, unread)
     check_taken(model, left, place, source, quantised=words is None and format_of(config) is not None)
+    check_complete(notes, source, of_hub=folder is None and words is None)
     check_weights(model, left, source)
     return _language_model(model), tokenizer, unread
 
 
 def _language_model(model: Any) -> Any:
     """The language model, where a whole one lies inside of a model that text alone cannot run (BLIP-2, Kosmos-2)."""
-    for inside in (model.get_decoder(), getattr(model, "language_model", None)) if takes_more(model.config) else ():
-        whole = isinstance(inside, PreTrainedModel) and inside is not model
-        if whole and cast(Any, inside).get_output_embeddings() is not None:
-            check_supported(inside.config)
-            return inside
+    parts: Any = (model.get_decoder(), getattr(model, "language_model", None)) if takes_more(model.config) else ()
+    for inside in parts:
+        whole: Any = inside if isinstance(inside, PreTrainedModel) and inside is not model else None
+        if whole is not None and whole.get_output_embeddings() is not None:
+            check_supported(whole.config)
+            return whole
     return model
 
 
