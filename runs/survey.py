@@ -126,6 +126,16 @@ def command(*words: str) -> tuple[dict[str, Any] | None, dict[str, Any]]:
     return None, {"state": "refused" if code == 2 else "crashed", "reason": reason}
 
 
+running: set["subprocess.Popen[bytes]"] = set()
+
+
+def end(process: "subprocess.Popen[bytes]") -> None:
+    """Ends a process and what it started."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
 def look_apart(entry: Any, seconds: float, made_by: dict[str, str]) -> dict[str, Any]:
     """What becomes of one entry, in a process that may crash or hang."""
     began = time.monotonic()
@@ -138,17 +148,20 @@ def look_apart(entry: Any, seconds: float, made_by: dict[str, str]) -> dict[str,
             process = subprocess.Popen(
                 call, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=environment, start_new_session=True
             )
+            running.add(process)
             try:
                 process.wait(seconds)
+                hung = False
             except subprocess.TimeoutExpired:
-                result = {"state": "hung", "reason": f"not done after {seconds:g} s"}
+                hung = True
             finally:
-                if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)
-                    process.wait()
-        if (folder / "result.json").is_file():
+                end(process)
+                running.discard(process)
+        if hung:
+            result = {"state": "hung", "reason": f"not done after {seconds:g} s"}
+        elif (folder / "result.json").is_file():
             result = json.loads((folder / "result.json").read_text())
-        elif process.returncode != -signal.SIGKILL:
+        else:
             step = (folder / "step").read_text() if (folder / "step").is_file() else "crashed"
             last = next(iter((folder / "said").read_text().strip().splitlines()[::-1]), "")
             result = {"state": step, "reason": f"the process ended with {process.returncode}: {last[:200]}"}
@@ -192,7 +205,7 @@ def chosen(only: list[str], share: str | None) -> list[Any]:
     if only:
         every = [each for each in every if each.type in only]
     if share:
-        number, of = (int(each) if each.isdigit() else 0 for each in [*share.split("/"), ""][:2])
+        number, of = (int(each) if each.isdecimal() else 0 for each in [*share.split("/"), ""][:2])
         if not 1 <= number <= of:
             raise SystemExit(f"survey: --share is I/N with 1 <= I <= N, not {share!r}")
         random.Random(0).shuffle(every)
@@ -224,7 +237,9 @@ def run(options: argparse.Namespace) -> int:
                     flush=True,
                 )
         except KeyboardInterrupt:
-            pool.shutdown(cancel_futures=True)
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in [*running]:
+                end(process)
             print(f"survey: stopped; {options.out}/results.jsonl holds what was found", file=sys.stderr)
             return 130
     results = [done[each.kind, each.type] for each in entries]

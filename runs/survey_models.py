@@ -24,7 +24,7 @@ LISTS = {
 VOCABULARY, HIDDEN, MEMORIES, LAYERS, HEADS = 200, 32, 44, 3, 4
 WORDS = 180
 """What a text may hold; the tokens behind these stand for pictures and sounds."""
-LARGEST = 20_000_000
+LARGEST = 25_000_000
 """Parameters of a model that still counts as tiny."""
 SPECIAL_TOKENS = ["<pad>", "<s>", "</s>", "<mask>", "<unk>"]
 
@@ -95,26 +95,40 @@ SIZES: dict[str, int] = {
 }
 NONE_TOO = {"vocab_size", "head_dim", "n_inner", "n_routed_experts", "n_shared_experts", "num_experts_per_tok"}
 """What is small also where the default configuration says None."""
+_MROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}
+_PICTURES = {"vq_config.base_channels": 32, "vq_config.channel_multiplier": [1, 1], "vq_config.attn_resolutions": []}
+_DBRX = {"ffn_hidden_size": 20, "moe_num_experts": 4, "moe_top_k": 2, "hidden_size": HIDDEN}
 SPECIAL: dict[str, dict[str, Any]] = {
-    "blt": {"encoder_hash_byte_group_vocab": 50, "patcher_config.head_dim": ..., "hidden_size_global": HIDDEN},
-    "cohere_compass": {"text_config.num_hidden_layers": 4},
-    "cohere_compass_text": {"num_hidden_layers": 4},
+    "blt": {"encoder_hash_byte_group_vocab": 50, "hidden_size_global": HIDDEN},
+    "chameleon": {"vocabulary_map": {"<image>": 5}, **_PICTURES},
+    "cohere_compass": {"text_config.rope_parameters": {"full_attention": _MROPE}},
+    "cohere_compass_text": {"rope_parameters": {"full_attention": _MROPE}},
+    "cosmos3_edge": {"text_config.rope_parameters": _MROPE},
+    "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 8.0}, "ffn_config": _DBRX},
+    "deepseek_ocr2": {"text_config.mlp_layer_types": ["dense", "sparse", "sparse"]},
+    "emu3": {"vocabulary_map": {"<image>": 5}, "vq_config.codebook_size": 16, **_PICTURES},
+    "ernie4_5_vl_moe": {"text_config.moe_intermediate_size": [20, 20]},
     "falcon_h1": {"mamba_d_ssm": 64},
     "gemma3n_text": {"num_kv_shared_layers": 0},
+    "glm5_next": {"text_config.qk_rope_head_dim": 0},
     "gpt_neo": {"num_layers": 4, "attention_types": [[["global", "local"], 2]]},
+    "granite4_vision": {"deepstack_layer_map": [[1, 0]]},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
+    "janus": _PICTURES,
     "lfm2_moe": {"layer_types": ["conv", "full_attention", "conv"]},
     "luke": {"entity_vocab_size": 50},
     "mamba2": {"num_heads": 8},
+    "masked reformer": {"axial_pos_embds": False, "feed_forward_size": MEMORIES, "num_hashes": 1},
+    "molmo2": {"adapter_config.vision_feature_layer": [2, 1]},
+    "muse_spark": {"audio_config.num_hidden_layers": 4, "audio_config.hidden_sizes": [16, 16, 16, 16]},
+    "nemotron_h_omni": {"vision_config.video_temporal_patch_size": 2},
+    "neomme": {"head_dim": 16},
     "perceiver": {"d_latents": HIDDEN, "num_latents": 16, "num_self_attends_per_block": 3},
     "reformer": {"is_decoder": True, "axial_pos_embds": False, "feed_forward_size": MEMORIES, "num_hashes": 1},
-    "masked reformer": {"axial_pos_embds": False, "feed_forward_size": MEMORIES, "num_hashes": 1},
     "roc_bert": {"shape_vocab_size": 50, "pronunciation_vocab_size": 50},
     "zamba": {"num_hidden_layers": 12, "attention_hidden_size": 2 * HIDDEN, "attention_head_dim": 2 * HIDDEN // HEADS},
     "zamba2": {"num_hidden_layers": 4, "layers_block_type": ["mamba", "hybrid", "mamba", "hybrid"]},
     "zaya": {"num_experts_per_tok": 1},
-    "chameleon": {"vocabulary_map": {"<image>": 5}},
-    "emu3": {"vocabulary_map": {"<image>": 5}},
 }
 """What a type needs beside (in one list, if that stands before it): entries of its configuration, by their path."""
 
