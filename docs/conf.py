@@ -28,6 +28,7 @@ html_theme = "furo"
 html_title = "Mnemoscope"
 html_copy_source = False
 html_show_sphinx = False
+html_extra_path = ["llms.txt"]
 
 myst_heading_anchors = 4
 nb_execution_mode = "force"
@@ -67,6 +68,9 @@ CONTENTS = {
         "docs/sharing",
         "docs/export",
         "docs/training",
+        "docs/agents",
+        "AGENTS",
+        "docs/bridges",
     ],
     "Reference": [
         "docs/api",

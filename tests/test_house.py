@@ -300,6 +300,7 @@ rows["_made_up"]
 PRIVATE_DOORS = {
     "accelerate": {"_hf_hook", "_old_forward"},
     "bitsandbytes": {"_convert_weight_packed_for_cpu_inverse"},
+    "nnsight": {"_module"},
     "torch": {
         *("_buffers", "_forward_hooks", "_forward_pre_hooks", "_global_forward_hooks", "_global_forward_pre_hooks"),
         *("_modules", "_non_persistent_buffers_set", "_parameters", "_version"),

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from mining.conftest import byte_tokenizer
-from mnemoscope import names, open_atlas
+from mnemoscope import hook, names, open_atlas
 from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.form import Manifest
-from mnemoscope.errors import MemoryIdError
+from mnemoscope.errors import InterventionError, MemoryIdError
 from mnemoscope.models import load_model
 from models.conftest import build
 
@@ -61,3 +61,21 @@ def test_models_of_the_hub_have_a_page_at_neuronpedia(planted: Path) -> None:
 
 def test_a_model_of_a_folder_has_none(planted: Path) -> None:
     assert names("L1.M3", model=open_atlas(planted))["neuronpedia"] is None
+
+
+def test_hooks_set_what_is_named_and_nothing_else() -> None:
+    """By the names that TransformerLens gives them; tests/attribution/test_transformer_lens.py runs them there."""
+    pairs = hook(["L2.M1,L0.M0-1", "L1"], 7.0)
+    assert [name for name, _ in pairs] == [f"blocks.{layer}.mlp.hook_post" for layer in range(3)]
+    before = torch.zeros(1, 2, 3)
+    changed = [function(before, hook=None)[0, 1].tolist() for _, function in pairs]
+    assert changed == [[7.0, 7.0, 0.0], [7.0, 7.0, 7.0], [0.0, 7.0, 0.0]]
+    assert not before.any()
+
+
+@pytest.mark.parametrize("memories", ["L0.E1.M2", "L0.S0", "memory 3", "L0.M3-1", []])
+def test_hooks_refuse_what_has_none(memories: object) -> None:
+    with pytest.raises(MemoryIdError):
+        hook(memories)  # type: ignore[arg-type]
+    with pytest.raises(InterventionError, match="cannot be set to nan"):
+        hook("L0", float("nan"))

@@ -32,6 +32,7 @@ WITHOUT = {
     "demo": "mine, answer and write_report, of builtin:pydocs",
     "inspect": "what load_model and open_atlas return has these facts; the estimate is for whoever is about to wait",
     "serve": "a server, which ends with its command",
+    "mcp": "a server for one client, on standard input and output",
     "worker": "a process of a fleet, which its launcher starts",
     "status": "of a run in another process; of one's own progress tells",
 }

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mnemoscope.mining import extend, merge, mine
     from mnemoscope.mining.lenses.lens_pass import fit_lenses
     from mnemoscope.models import LanguageModel, load_model
-    from mnemoscope.neuron_names import names
+    from mnemoscope.neuron_names import hook, names
     from mnemoscope.questions import answer
     from mnemoscope.saved_results import open_result
     from mnemoscope.search.found import search
@@ -52,6 +52,7 @@ __all__ = [
     "extend",
     "figure1",
     "fit_lenses",
+    "hook",
     "intervene",
     "load_model",
     "merge",
@@ -81,7 +82,7 @@ _ROOMS = {
     "mining": ("extend", "merge", "mine"),
     "mining.lenses.lens_pass": ("fit_lenses",),
     "models": ("LanguageModel", "load_model"),
-    "neuron_names": ("names",),
+    "neuron_names": ("hook", "names"),
     "questions": ("answer",),
     "saved_results": ("open_result",),
     "search.found": ("search",),

@@ -40,7 +40,7 @@ def test_help_loads_nothing_heavy() -> None:
 def test_all_verbs_are_commands_and_the_page_in_docs_is_current() -> None:
     assert get_command(app).name == "mnemoscope"
     look = "analyze report serve show search trace attribute diff compare audit verify"
-    assert " ".join(VERBS) == f"demo inspect mine train {look} export push merge extend lens worker status"
+    assert " ".join(VERBS) == f"demo inspect mine train {look} export push mcp merge extend lens worker status"
     docs = Path(__file__).parents[2] / "docs" / "cli.md"
     assert docs.read_text(encoding="utf-8") == page(), "run python -m mnemoscope.cli.reference > docs/cli.md"
 

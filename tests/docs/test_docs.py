@@ -13,7 +13,7 @@ import mnemoscope as ms
 from mnemoscope.cli.app import app
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "AGENTS.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def _module(name: str) -> Any:
@@ -38,6 +38,15 @@ def test_every_page_stands_in_the_site_s_contents() -> None:
     contents = (ROOT / "docs" / "conf.py").read_text(encoding="utf-8")
     for page in (ROOT / "docs").glob("*.md"):
         assert f'"docs/{page.stem}"' in contents, page.name
+
+
+def test_llms_txt_is_in_the_site_and_names_pages_that_are() -> None:
+    assert 'html_extra_path = ["llms.txt"]' in (ROOT / "docs" / "conf.py").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "llms.txt").read_text(encoding="utf-8")
+    assert re.match(r"# Mnemoscope\n\n> .+\n", text)
+    named = re.findall(r"^- \[.+\]\((.+)\.html\)$", text, re.MULTILINE)
+    assert len(named) == text.count("\n- ")
+    assert [name for name in named if not (ROOT / f"{name}.md").is_file()] == []
 
 
 def cases() -> list[Any]:

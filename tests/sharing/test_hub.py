@@ -12,6 +12,7 @@ import pytest
 from huggingface_hub import constants
 
 import mnemoscope as ms
+from mnemoscope.agents.tools import Tools
 from mnemoscope.annotations import open_store
 from mnemoscope.atlas.manifest import open_as_mined
 from mnemoscope.cli import main
@@ -141,6 +142,18 @@ def test_what_reads_an_atlas_reads_one_on_the_hub(
     made = {"export": "lines/layer-000.jsonl", "report": "pages/index.html"}.get(words[0])
     text = said.out if made is None else (tmp_path / made).read_text()
     assert re.search(f"handbuilt|{repository.head}|L0.M1", text)
+
+
+def test_an_agent_s_question_fetches_what_it_needs(hub: Hub, repository: Repository) -> None:
+    """A layer's tables for a memory; all triggers for the first search alone."""
+    tools = Tools({"small": ms.open_atlas(ADDRESS)})
+    (told,) = json.loads(tools.show("L0.M0"))["memories"]
+    assert told["value"]["untrusted_text"]["top_texts"]
+    assert "triggers/layer-000.parquet" in hub.sent
+    assert "triggers/layer-001.parquet" not in hub.sent
+    assert json.loads(tools.search("Paris"))["hits"]
+    assert "triggers/layer-001.parquet" in hub.sent
+    tools.index("small").close()
 
 
 @pytest.mark.fast(2)

@@ -204,6 +204,8 @@ class NamedMemories:
                 raise MemoryIdError(
                     f"{shown!r} does not name a memory; write L10.M222 (layer 10, memory 222), L10.M0-19, L10 or @FILE"
                 )
+            if match[5] is not None and int(match[5]) < int(match[4]):
+                raise MemoryIdError(f"{name.strip()} ends before it begins; write the lower number first")
             parts.append(match.groups())
         return NamedMemories(text, tuple(parts), stated.get("model", ""), _prints(stated) if stated else ())
 
@@ -239,8 +241,6 @@ def _expand(part: tuple[str | None, ...], holder: HasMemories) -> Iterable[Memor
         ends = [MemoryId(place, int(end), routed, shared) for end in (first, last or first)]
         memories = (MemoryId(place, at, routed, shared) for at in range(ends[0].memory, ends[1].memory + 1))
         missing = next((str(end) for end in ends if numbering.number(end) is None), None)
-        if ends[1] < ends[0]:
-            raise MemoryIdError(f"{ends[0]}-{last} ends before it begins; write the lower number first")
     if missing is not None:
         raise MemoryIdError(f"{missing} is not in {holder.spec}, whose layer {place} has {numbering.range_text()}")
     return memories

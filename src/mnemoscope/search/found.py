@@ -1,6 +1,7 @@
 """`ms.search`: one search of an atlas as a frame. Whoever searches often keeps an `open_index`."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +12,7 @@ from mnemoscope.atlas.tables import MadeFrame
 from mnemoscope.errors import OptionError
 from mnemoscope.foundation.options.search_fields import USUAL_FIELDS
 from mnemoscope.foundation.progress import Progress
-from mnemoscope.search.index import open_index
+from mnemoscope.search.index import Index, open_index
 
 Names = pl.List(pl.String)
 _TEXT: dict[str, Any] = {"memory": str, "field": str, "text": str, "score": float, "count": int, "rank": int}
@@ -26,7 +27,7 @@ _SCHEMAS = {
 
 
 def search(
-    atlas: Atlas | str | Path,
+    atlas: Atlas | Index | str | Path,
     text: str,
     fields: str | Sequence[str] | None = None,
     limit: int = 20,
@@ -44,7 +45,7 @@ def search(
     layer, and what opening an atlas raises.
 
     Args:
-        atlas: An atlas, or its folder.
+        atlas: An atlas, its folder, or an open index.
         text: The words that are sought, or a token.
         fields: Of patterns, annotations, words, triggers, values, bottom; None: all but bottom.
         limit: How many to show.
@@ -56,7 +57,7 @@ def search(
         about = f"by={by!r}, fields={fields!r} is not possible"
         raise OptionError(f"{about}; by is {', '.join(_SCHEMAS)}, and fields go with text")
     page: Any = {"limit": limit, "layers": layers}
-    with open_index(atlas, progress=progress) as index:
+    with nullcontext(atlas) if isinstance(atlas, Index) else open_index(atlas, progress=progress) as index:
         if by == "text":
             page["fields"] = USUAL_FIELDS if fields is None else (fields,) if isinstance(fields, str) else tuple(fields)
             hits: Sequence[Any] = index.search(text, **page).hits

@@ -45,6 +45,7 @@ from mnemoscope.models.opening.file_words import check_config, check_weights
 from mnemoscope.models.opening.gguf_words import SUFFIX, GgufWords, lone_file
 from mnemoscope.models.opening.handmade import models as handmade
 from mnemoscope.models.opening.hub import one_line_errors, where
+from mnemoscope.models.opening.other_tools import held_by_tool
 from mnemoscope.models.opening.tokenizer_files import open_tokenizer, reader_of
 from mnemoscope.models.proof.company import boundaries_of
 from mnemoscope.models.tokens.id_tokens import IDS, IdTokens
@@ -64,6 +65,7 @@ def open_model(source: Any, *, tokenizer: Any, opening: ModelOptions, room: Room
     replaces the model's own; `ids`: texts are token ids. A model that does not fit into `room` is spread. Raises
     ModelError, OptionError.
     """
+    source, tokenizer = held_by_tool(source, tokenizer)
     source, adapted = base_of(source)
     in_memory, unread = isinstance(source, PreTrainedModel), tuple[str, ...]()
     if isinstance(tokenizer, str | Path) and str(tokenizer) != IDS:
