@@ -66,7 +66,7 @@ def look_at(kind: str, type: str, folder: Path) -> dict[str, Any]:
         model = build(entry)
         save(model, folder / "model", framed=kind == "masked")
     except Exception as error:
-        return {"state": "not built", "reason": f"{error.__class__.__name__}: {first_line(error)}"}
+        return {"state": "not built", "reason": f"{error.__class__.__name__}: {words_of(error)}"}
     mined, held_out = texts()
     for name, sentences in (("mined", mined), ("held-out", held_out)):
         lines = (" ".join(f"w{token}" for token in sentence) for sentence in sentences)
@@ -84,20 +84,21 @@ def look_at(kind: str, type: str, folder: Path) -> dict[str, Any]:
     try:
         compared = survey(model, folder / "atlas", mined, [1], [2] if kind == "masked" else [])
     except NotCompared as error:
-        return {**found, "state": "not compared", "reason": first_line(error)}
+        return {**found, "state": "not compared", "reason": words_of(error)}
     except Exception as error:
         traceback.print_exc()
-        return {**found, "state": "not compared", "reason": f"{error.__class__.__name__}: {first_line(error)}"}
+        return {**found, "state": "not compared", "reason": f"{error.__class__.__name__}: {words_of(error)}"}
     state = {"state": "wrong", "reason": "; ".join(compared.first)} if compared.count else {"state": "verified"}
     return {**found, **{name: value for name, value in vars(compared).items() if name != "first"}, **state}
 
 
 def runs_on_text(model: Any) -> bool:
-    """Whether the model itself makes scores of a text alone: if not, a refusal says nothing of the package."""
+    """Whether the model itself makes scores of text alone: if not, a refusal says nothing of the package."""
     import torch
 
+    ids = torch.tensor([[1, 9, 8, 7]])
     try:
-        model(input_ids=torch.tensor([[1, 9, 8, 7]])).logits  # noqa: B018
+        model(input_ids=ids, **({"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}))
     except Exception:
         return False
     return True
@@ -108,8 +109,8 @@ def begin_step(folder: Path, state: str) -> None:
     (folder / "step").write_text(state)
 
 
-def first_line(error: object) -> str:
-    return next(iter(str(error).strip().splitlines()), "")[:300]
+def words_of(error: object) -> str:
+    return " ".join(str(error).split())[:200]
 
 
 def command(*words: str) -> tuple[dict[str, Any] | None, dict[str, Any]]:
@@ -214,6 +215,8 @@ def chosen(only: list[str], share: str | None) -> list[Any]:
 
 
 def run(options: argparse.Namespace) -> int:
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell gives what it starts in the background no Ctrl-C
+        signal.signal(number, signal.default_int_handler)
     made_by = versions()
     print("survey: " + ", ".join(f"{name} {value}" for name, value in made_by.items()), file=sys.stderr, flush=True)
     entries = chosen(options.only, options.share)

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import polars as pl
@@ -11,12 +12,12 @@ import pytest
 
 import survey
 from survey_models import Entry, build, entries, save
-from survey_reference import BlackBox, Tables, compare
+from survey_reference import LOWEST_RANK, BlackBox, Tables, compare
 
 GPT2 = Entry("causal", "gpt2", "GPT2LMHeadModel")
 MIXTRAL = Entry("causal", "mixtral", "MixtralForCausalLM")
 SENTENCES = survey.texts()[0][:40]
-Compared = tuple[Tables, Any]
+Compared = tuple[Tables, Any, BlackBox]
 Fault = Callable[[Tables], Tables]
 
 
@@ -59,8 +60,7 @@ def mined(entry: Entry, folder: Path) -> Compared:
     assert made is not None, said
     tables = Tables.read(folder / "atlas")
     box = BlackBox(model, tables, [1])
-    assert max(box.promoted(tables, SENTENCES[0]), default=0) == 0
-    return tables, box.coefficients(SENTENCES)
+    return tables, box.coefficients(SENTENCES), box
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def experts(tmp_path_factory: pytest.TempPathFactory) -> Compared:
 
 
 def test_a_sound_atlas_has_no_differences(dense: Compared) -> None:
-    tables, measured = dense
+    tables, measured, _ = dense
     found = compare(tables, measured, SENTENCES)
     assert (found.count, found.first) == (0, [])
     assert (found.memories, found.triggers) == (3 * 44, sum(each.height for each in tables.triggers))
@@ -82,13 +82,20 @@ def test_a_sound_atlas_has_no_differences(dense: Compared) -> None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_found(dense: Compared, fault: str) -> None:
-    tables, measured = dense
+    tables, measured, _ = dense
     assert compare(FAULTS[fault](tables), measured, SENTENCES).count > 50
+
+
+def test_values_of_the_memory_beside_are_found(dense: Compared) -> None:
+    tables, _, box = dense
+    assert box.promoted(tables, SENTENCES[0]) == [0] * 9
+    beside = replace(tables, values=[each.with_columns(moved("memory")) for each in tables.values])
+    assert median(box.promoted(beside, SENTENCES[0])) > LOWEST_RANK
 
 
 @pytest.mark.full
 def test_of_experts_a_lost_router_weight_is_found(experts: Compared) -> None:
-    tables, measured = experts
+    tables, measured, _ = experts
     assert compare(tables, measured, SENTENCES).count == 0
     weightless = coefficients(pl.col("coefficient") / pl.col("router_weight"))
     elsewhere = coefficients(((pl.col("expert") + 1) % 4).alias("expert"))
