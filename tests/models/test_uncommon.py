@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch.nn.functional import linear
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -13,7 +14,7 @@ from mnemoscope.cli import main
 from mnemoscope.errors import ModelDamaged, ModelUnsupported, ProofFailed
 from mnemoscope.models import load_model, read_blocks, read_final
 from mnemoscope.models.proof.proof import prove
-from models.expert_models import build_mixture
+from models.expert_models import build_mixture, fill_randomly
 from models.uncommon_models import (
     HEARING,
     MEMORIES,
@@ -162,6 +163,17 @@ def test_a_language_model_inside_of_one_that_needs_pictures(kind: str, tokenizer
     for model in (load_model(str(tmp_path)), load_model(hf, tokenizer=tokenizer)):
         torch.testing.assert_close(model.logits(IDS), inside(input_ids=IDS).logits, atol=1e-5, rtol=1e-5)
         assert model.sizes.memories == (MEMORIES, MEMORIES)
+
+
+@pytest.mark.parametrize("kind", ["emu3", "mllama"])
+def test_a_text_half_that_was_saved_alone(kind: str, tokenizer: Any, tmp_path: Path) -> None:
+    config = build_seeing(kind).config.get_text_config()
+    hf = fill_randomly(lambda: getattr(transformers, f"{kind.capitalize()}ForCausalLM")(config))
+    hf.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    model = load_model(str(tmp_path))
+    torch.testing.assert_close(model.logits(IDS), hf(input_ids=IDS).logits, atol=1e-5, rtol=1e-5)
+    assert model.sizes.memories == (MEMORIES, MEMORIES)
 
 
 def test_the_text_half_is_spread_like_a_text_model(tokenizer: Any, tmp_path: Path) -> None:

@@ -67,9 +67,14 @@ def outside_towers(model: nn.Module, names: Iterable[str]) -> list[str]:
 
 def without_towers(empty: PreTrainedModel) -> Any:
     """The class of an empty model, but without its towers; None, if it has none."""
-    paths, kind = towers_of(empty), type(empty)
-    if not paths:
-        return None
+    paths = towers_of(empty)
+    return class_without(type(empty), paths) if paths else None
+
+
+def class_without(kind: Any, paths: list[str]) -> Any:
+    """A model's class without the modules of these paths; it makes empty models of a configuration, as those of
+    transformers' auto classes do.
+    """
 
     def make(model: Any, config: Any, *inputs: Any, **named: Any) -> None:
         kind.__init__(model, config, *inputs, **named)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -47,7 +48,7 @@ from mnemoscope.models.modules.fingerprint import active_adapters
 from mnemoscope.models.modules.quiet import suppress_output
 from mnemoscope.models.modules.spreading import DeviceMap, Room, load_spread, refuse
 from mnemoscope.models.modules.stored_weights import check_format, check_taken
-from mnemoscope.models.modules.towers import outside_towers, takes_more, without_towers
+from mnemoscope.models.modules.towers import class_without, outside_towers, takes_more, without_towers
 from mnemoscope.models.modules.weight_layouts import check_complete, is_usual, load_stored_otherwise, weight_files
 from mnemoscope.models.modules.wrappers import check_whole
 from mnemoscope.models.opening.adapters import (
@@ -334,6 +335,11 @@ def _kind_of(config: Any, trust: bool, *, whole: bool) -> Any:
     kinds = [kind for types, kind in _KINDS if config.model_type in types]
     if trust:
         return AutoModelForCausalLM
+    # The text half of a model that sees, saved alone, stands in no list, but names its class (Emu3, Llama 3.2).
+    for name in () if kinds else config.architectures or ():
+        own = getattr(transformers, name, None)
+        if name.endswith("ForCausalLM") and getattr(own, "config_class", None) is type(config):
+            return class_without(own, [])
     if not kinds:
         raise ModelUnsupported(
             f"transformers has no class that makes a causal language model of type {config.model_type!r};"
