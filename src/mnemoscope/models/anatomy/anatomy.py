@@ -164,7 +164,8 @@ def check_supported(config: Any) -> None:
         raise ModelUnsupported(
             f"model type {kind!r} lets later tokens change earlier ones; only decoder language models can be read"
         )
-    if kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False):
+    decodes = getattr(config, "is_decoder", False) or getattr(config, "causal", False)
+    if kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not decodes:
         raise ModelUnsupported(f"model type {kind!r} is an encoder; only decoder language models can be read")
 
 

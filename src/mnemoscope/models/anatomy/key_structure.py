@@ -40,9 +40,13 @@ def _is_transposed(call: ModuleCall) -> bool | None:
     if not is_plain(call.module):
         return False if _is_probed_map(call) else None
     weight, bias = weight_of(call.module, "weight"), getattr(call.module, "bias", None)
+    if isinstance(bias, Tensor) and bias.shape != call.given.shape[1:]:  # a norm of several heads
+        return None
     rest: Tensor | float = weight_of(call.module, "bias") if isinstance(bias, Tensor) else 0.0
     for transposed, matrix in ((False, weight.T), (True, weight)):
-        if matrix.shape[0] == call.taken.shape[1] and same(call.taken @ matrix + rest, call.given):
+        if matrix.shape != (call.taken.shape[1], call.given.shape[1]):
+            continue
+        if same(call.taken @ matrix + rest, call.given):
             return transposed
     return None
 

@@ -31,6 +31,7 @@ from mnemoscope.models.modules.observed import (
 )
 from mnemoscope.models.modules.projections import HeadTransform
 
+_BELOW_CAP = 0.9
 LAYER_COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "n_blocks", "depth")
 
 
@@ -199,12 +200,17 @@ def _scaling(scores: Tensor, logits: Tensor, config: Any) -> tuple[float, float 
         return 1.0, None
     stated = (value for name, value in config.to_dict().items() if "logit" in name and "cap" in name)
     for cap in stated:
-        if isinstance(cap, float | int) and cap and same(torch.tanh(scores / cap) * cap, logits):
-            return 1.0, float(cap)
+        if isinstance(cap, float | int) and cap:
+            # Entries near the cap, of which nothing is left to invert, have no say in the factor.
+            inner = logits.abs() < _BELOW_CAP * cap
+            within = torch.atanh(torch.where(inner, logits, 0.0) / cap) * cap
+            for scale in (1.0, factor_between(torch.where(inner, scores, 0.0), within)):
+                if same(torch.tanh(scores * scale / cap) * cap, logits):
+                    return scale, float(cap)
     factor = _factor(scores, logits)
     if factor is not None:
         return factor, None
-    raise Unclear("its logits are not its head's scores, scaled or capped (both at once cannot be read yet)")
+    raise Unclear("its logits are not its head's scores, scaled, capped, or both")
 
 
 def _factor(one: Tensor, other: Tensor) -> float | None:

@@ -82,7 +82,9 @@ class MadeFolder:
         if taken and self.mark not in self.made_before():
             raise AtlasExists(f"{directory} holds something other than {what}; choose another folder")
         if not is_writable(directory):
-            raise StoreFailed(f"{directory} cannot be written; choose another folder")
+            raise StoreFailed(
+                f"{directory} cannot be written; choose another folder{' with --out' if self.side else ''}"
+            )
 
     def replace(self, files: Contents, *, source: str) -> dict[str, int]:
         """Writes these files in place of earlier ones, and the manifest, which says that they were made from the source
