@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from mnemoscope.cli import main
@@ -87,3 +88,26 @@ def test_models_that_read_the_text_whole_are_refused(kind: str, tokenizer: Any) 
     assert not torch.allclose(*earlier, atol=1e-3)
     with pytest.raises(ModelUnsupported, match=f"'{kind}' lets later tokens change earlier ones"):
         load_model(hf, tokenizer=tokenizer)
+
+
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
+def test_an_adapter_on_the_dense_map_of_the_head_counts(tokenizer: Any) -> None:
+    adapted = get_peft_model(build_transformed("modernbert-decoder"), LoraConfig(target_modules=["dense"], r=2)).eval()
+    with torch.no_grad():
+        for name, weight in adapted.named_parameters():
+            weight.copy_(torch.linspace(-1, 1, weight.numel()).view_as(weight) if "lora_B" in name else weight)
+    model, values = load_model(adapted.base_model.model, tokenizer=tokenizer), torch.eye(16)[:4]
+    scores = model.scores(values, projection="gain")
+    plain = load_model(build_transformed("modernbert-decoder"), tokenizer=tokenizer)
+    assert not torch.allclose(scores, plain.scores(values, projection="gain"), atol=1e-2)
+    merged = load_model(adapted.merge_and_unload(), tokenizer=tokenizer)
+    torch.testing.assert_close(scores, merged.scores(values, projection="gain"), atol=1e-4, rtol=1e-4)
+
+
+def test_big_bird_reads_as_it_does_after_a_short_text(tokenizer: Any) -> None:
+    """Its sparse attention sees later tokens; the first short text switches it to the full one, for good."""
+    hf = build_transformed("big_bird", attention_type="block_sparse", block_size=4, num_random_blocks=1)
+    model, ids = load_model(hf, tokenizer=tokenizer), torch.arange(3, 43)[None]
+    changed = ids.clone()
+    changed[0, -1] = 99
+    torch.testing.assert_close(model.logits(ids)[:, :-1], model.logits(changed)[:, :-1])

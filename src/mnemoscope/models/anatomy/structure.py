@@ -17,7 +17,7 @@ from mnemoscope.errors import ModelUnsupported
 from mnemoscope.models.anatomy.anatomy import Anatomy, activation_name, numbers_in, text_config
 from mnemoscope.models.anatomy.block_structure import read_structure
 from mnemoscope.models.anatomy.block_sums import Unclear
-from mnemoscope.models.anatomy.key_structure import FUNCTIONS
+from mnemoscope.models.anatomy.key_structure import FUNCTIONS, find_maps
 from mnemoscope.models.modules.observed import (
     ModuleCall,
     Observation,
@@ -164,11 +164,10 @@ def _after_blocks(seen: Observation, last: str, head: ModuleCall) -> _Ending:
             return _Ending(one.module, factor=scaled)
     starts = [(None, stream), *((one.module, one.given) for one in readers if not is_map(one))]
     for norm, entered in starts:
-        for dense in leaves:
-            if is_map(dense) and same(dense.taken, entered):
-                transform = _transform(leaves, dense.given, head.taken)
-                if transform is not None:
-                    return _Ending(norm, dense.module, transform=transform, entered=entered)
+        for dense, transposed in find_maps([call for call in later if same(call.taken, entered)]).items():
+            transform = None if transposed else _transform(leaves, dense.given, head.taken)
+            if transform is not None:
+                return _Ending(norm, dense.module, transform=transform, entered=entered)
     raise Unclear("what lies between its last block and its head is unclear")
 
 
