@@ -54,6 +54,8 @@ def table(demo: Path | None, replica: Path | None, page: str) -> str:
                 before.get(said, "-") if own is None else spoken(own, claim.name, claim.form)
                 for own, before in zip(found, kept, strict=True)
             ]
+            if {str(claim.paper), *numbers} == {"-"}:  # not the paper's, and of other kinds of models
+                continue
             lines.append(f"| {' | '.join([said, str(claim.paper), *numbers, source])} |")
     return "\n".join(lines)
 
