@@ -83,7 +83,7 @@ def look_at(kind: str, type: str, folder: Path) -> dict[str, Any]:
         return {**found, **said}
     begin_step(folder, "not compared")
     try:
-        compared = survey(model, folder / "atlas", mined, [1], [2] if kind == "masked" else [])
+        compared = survey(text_model(model), folder / "atlas", mined, [1], [2] if kind == "masked" else [])
     except NotCompared as error:
         return {**found, "state": "not compared", "reason": words_of(error)}
     except Exception as error:
@@ -103,6 +103,12 @@ def runs_on_text(model: Any) -> bool:
     except Exception:
         return False
     return True
+
+
+def text_model(model: Any) -> Any:
+    """The model that text runs: itself, or the language model inside of one that needs a picture."""
+    inside = (getattr(model, name, None) for name in ("language_model", "text_model", "text_decoder"))
+    return next((each for each in (model, *inside) if each is not None and runs_on_text(each)), model)
 
 
 def begin_step(folder: Path, state: str) -> None:

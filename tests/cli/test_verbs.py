@@ -41,7 +41,7 @@ def documentation(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_verb_prints_one_json_document(
     text: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, documentation: None
 ) -> None:
-    """A second document, or a line before or after, would not parse. `demo` and `serve` have their own tests."""
+    """A second document, or a line before or after, would not parse. Four verbs have tests of their own."""
     monkeypatch.setattr(cost_estimate, "TIMED_SECONDS", 0.01)
     names = "whole", "first", "second", "merged", "shared"
     whole, first, second, merged, shared = (str(tmp_path / name) for name in names)
@@ -57,8 +57,10 @@ def test_every_verb_prints_one_json_document(
         *(["compare", whole, merged], ["extend", merged, "roles"], ["lens", whole, "--max-tokens", "200"]),
         *(["audit", MODEL, "--secrets", str(text), "--atlas", whole, "--alternatives", "19"], ["verify", merged]),
         ["train", "--out", str(tmp_path / "model"), "--steps", "1", "--batch", "1"],
+        ["export", whole, "--to", "jsonl", "--out", str(tmp_path / "lines")],
     ]
-    assert {command[0] for command in commands} | {"demo", "serve"} == {info.name for info in app.registered_commands}
+    elsewhere = {"demo", "serve", "mcp", "push"}
+    assert {command[0] for command in commands} | elsewhere == {info.name for info in app.registered_commands}
     for command in commands:
         assert main([*command, "--json"]) == 0, command
         assert isinstance(json.loads(capsys.readouterr().out), dict), command

@@ -121,15 +121,17 @@ class Predictions:
         settle("residual_top_ffn_rank", ranks(update, residual_top))
         numbers = {"residual_final_probability": probability(residual, final)}
         bare = {name: slow.bare(getattr(place, name)) for name in ("residual", "ffn_output", "output")}
-        settle("literal_residual_top", tops(bare["residual"]))
-        literal_ffn_top = settle("literal_ffn_top", tops(bare["ffn_output"]))
-        settle("literal_output_top", tops(bare["output"]))
-        literal = [self.votes(layer, memory, 0) for memory in range(len(slow.values(layer)))]
-        settle(
-            "literal_votes", range(literal.count({literal_ffn_top}), sum(literal_ffn_top in own for own in literal) + 1)
-        )
-        for name, token in (("final", final), ("bare", literal_final)):
-            numbers[f"literal_residual_{name}_probability"] = probability(bare["residual"], token)
+        if bare["residual"] is None:  # a transform stands before the head
+            row |= {name: None for name in found if name.startswith("literal_")}
+            assert all(found[name] is None for name in row if name.startswith("literal_")), what
+        else:
+            settle("literal_residual_top", tops(bare["residual"]))
+            top = settle("literal_ffn_top", tops(bare["ffn_output"]))
+            settle("literal_output_top", tops(bare["output"]))
+            literal = [self.votes(layer, memory, 0) for memory in range(len(slow.values(layer)))]
+            settle("literal_votes", range(literal.count({top}), sum(top in own for own in literal) + 1))
+            for name, token in (("final", final), ("bare", literal_final)):
+                numbers[f"literal_residual_{name}_probability"] = probability(bare["residual"], token)
 
         m = place.coefficients.tolist()
         norms = [math.sqrt(sum(x * x for x in value)) for value in slow.values(layer).tolist()]
@@ -194,7 +196,8 @@ def check_predictions(
         tokens, j = text.tokens[prefix["sentence"]], prefix["position"]
         assert text.first <= j <= len(tokens) - 2
         places, logits = slow.read(tokens[: j + 1])
-        allowed = {"final_top": tops(logits), "literal_final_top": tops(slow.bare(places[-1].output))}
+        bare = slow.bare(places[-1].output)
+        allowed = {"final_top": tops(logits), "literal_final_top": {None} if bare is None else tops(bare)}
         assert all(prefix[name] in tokens for name, tokens in allowed.items()), f"{prefix}: {allowed}"
         own.append(
             {

@@ -14,8 +14,18 @@ import torch
 from torch import Tensor
 
 DOWN = re.compile(
-    r"\.(mlp\.c_proj|fc2|mlp\.dense_4h_to_h|mlp\.down_proj|mlp\.fc_out|mlp_block\.down_proj|feed_forward\.value)$"
+    r"\.(mlp\.c_proj|fc2|mlp\.dense_4h_to_h|mlp\.down_proj|mlp\.fc_out|mlp_block\.down_proj|feed_forward\.value"
+    r"|mlp\.Wo|\d+\.output\.dense)$"
 )
+_DENSE = re.compile(r"^(cls\.predictions(\.transform)?|lm_head|generator_predictions)\.dense$")
+_NORM_BEHIND = ("LayerNorm", "layer_norm", "norm")
+_FINAL_NORMS = {
+    "megatron-bert": "bert.encoder.ln",
+    "modernbert-decoder": "model.final_norm",
+    "roberta-prelayernorm": "roberta_prelayernorm.LayerNorm",
+    "xlm-roberta-xl": "roberta.encoder.LayerNorm",
+}
+"""Of models with other norms of such names."""
 _FINAL_NORM = re.compile(r"(^|\.)(ln_f|final_layer_norm|final_layernorm|final_norm|ln_out|norm)$")
 
 
@@ -52,8 +62,10 @@ class Slow(Protocol):
         """The model's own readout `[vocab]` of a stream."""
         ...
 
-    def bare(self, vector: Tensor) -> Tensor:
-        """The products `[vocab]` of a vector with the head's matrix, nothing else on the way."""
+    def bare(self, vector: Tensor) -> Tensor | None:
+        """The products `[vocab]` of a vector with the head's matrix, nothing else on the way; None where the head has a
+        transform.
+        """
         ...
 
     def branch(self, memory: int) -> int:
@@ -84,8 +96,16 @@ class SlowTransformer:
         found = [re.match(r".*?\.\d+(?=\.)", name) for name in downs]
         self._blocks = [match.group() for match in found if match]
         self.layers = len(downs)
-        final = [n for n in self._names if _FINAL_NORM.search(n) and not any(n.startswith(b) for b in self._blocks)]
-        kept = [self._names[name] for name in final if self._names[name] is not None]
+        dense = next((name for name in self._names if _DENSE.search(name)), "")
+        beside = dense.rpartition(".")[0]
+        norms = [
+            self._names[f"{beside}.{name}"] for name in _NORM_BEHIND if dense and f"{beside}.{name}" in self._names
+        ]
+        self._transform = (self._names[dense], norms[0]) if dense else None
+        inside = (*self._blocks, *([beside] if dense else []))
+        final = [n for n in self._names if _FINAL_NORM.search(n) and not n.startswith(inside)]
+        named = _FINAL_NORMS.get(self.hf.config.model_type)
+        kept = [self._names[name] for name in ([named] if named else final) if self._names[name] is not None]
         self._final = kept[0] if kept and list(kept[0].parameters()) else None
         project = [module for name, module in self._names.items() if name.endswith("decoder.project_out")]
         self._project = project[0] if project else None
@@ -117,6 +137,8 @@ class SlowTransformer:
 
     def _post_norm(self, layer: int) -> Any:
         """The norm that follows the sum of stream and feed-forward output, in a post-norm block."""
+        if f"{self._blocks[layer]}.output.LayerNorm" in self._names:  # BERT
+            return self._names[f"{self._blocks[layer]}.output.LayerNorm"]
         post = self.hf.config.model_type == "opt" and not self.hf.config.do_layer_norm_before
         return self._names[f"{self._blocks[layer]}.final_layer_norm"] if post else None
 
@@ -177,7 +199,7 @@ class SlowTransformer:
             found.append((sum((one - mean) ** 2 for one in x) / len(x) + eps) ** 0.5)
 
         behind = (*self._behind(layer, branch), self.sandwich_norm(layer), self._post_norm(layer), self._final)
-        norms = [norm for norm in behind if norm is not None]
+        norms = [norm for norm in (*behind, self._transform and self._transform[1]) if norm is not None]
         hooks = [norm.register_forward_pre_hook(note) for norm in norms]
         self.hf(input_ids=torch.tensor([extra + tokens]))
         for hook in hooks:
@@ -190,14 +212,27 @@ class SlowTransformer:
         """The model's own readout of a stream, before a soft-cap."""
         for module in (self._final, self._project):
             stream = stream if module is None else module(stream[None])[0]
+        if self._transform is not None:
+            dense, norm = self._transform
+            stream = dense.weight @ stream + (0 if dense.bias is None else dense.bias)
+            stream = norm(self.activate(stream))
         return self.hf.get_output_embeddings()(stream) * self.times
 
     def lens(self, stream: Tensor) -> Tensor:
         scores, cap = self.uncapped(stream), getattr(self.hf.config, "final_logit_softcapping", None)
         return scores if cap is None else cap * torch.tanh(scores / cap)
 
+    def activate(self, x: Tensor) -> Tensor:
+        """The function inside the head's transform."""
+        if self.hf.config.model_type == "big_bird":
+            return x / 2 * (1 + torch.tanh((2 / math.pi) ** 0.5 * (x + 0.044715 * x**3)))
+        return x / 2 * (1 + torch.erf(x / 2**0.5))
+
+    def bare(self, vector: Tensor) -> Tensor | None:
+        return None if self._transform is not None else self._multiply(vector)
+
     @torch.no_grad()
-    def bare(self, vector: Tensor) -> Tensor:
+    def _multiply(self, vector: Tensor) -> Tensor:
         vector = vector if self._project is None else self._project.weight @ vector
         return self.hf.get_output_embeddings().weight @ vector
 
@@ -210,6 +245,10 @@ class SlowTransformer:
         """As a value, but a sandwich block's update has passed its norm already."""
         return self._gain(update, [self._post_norm(layer), self._final])
 
+    def stream_scores(self, stream: Tensor) -> Tensor:
+        """The scores of a stream as values are projected: no biases, and the linear part of a transform."""
+        return self._gain(stream, [self._final])
+
     @torch.no_grad()
     def _gain(self, vector: Tensor, norms: list[Any]) -> Tensor:
         for norm in norms:
@@ -217,4 +256,8 @@ class SlowTransformer:
                 kind = type(norm).__name__
                 vector = vector if "RMS" in kind else vector - vector.mean()
                 vector = vector * (1 + norm.weight if re.search("Gemma(?!4)|Qwen3Next", kind) else norm.weight)
-        return self.bare(vector)
+        if self._transform is not None:
+            dense, norm = self._transform
+            vector = dense.weight @ vector
+            vector = (vector - vector.mean()) * norm.weight
+        return self._multiply(vector)

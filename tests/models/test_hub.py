@@ -67,7 +67,7 @@ def told(error: Exception, source: str = "some/model", **more: object) -> ModelE
     ("error", "kind", "noun"),
     [
         (ValueError("Weights only load failed ..."), ModelUnsupported, "pickle"),
-        (RuntimeError("set ignore_mismatched_sizes"), ModelDamaged, "shapes"),
+        (RuntimeError("Cannot use TorchScript archives"), ModelUnsupported, "compiled program .*state_dict"),
         (ValueError("set trust_remote_code=True"), ModelUnsupported, "pass trust_remote_code=True"),
         (ValueError("`tiktoken` is required"), ModelUnsupported, "pip install sentencepiece protobuf"),
         (ImportError("pip install awq\nor"), ModelUnsupported, "ImportError: pip install awq$"),

@@ -6,15 +6,25 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch.nn.functional import linear
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from mnemoscope.cli import main
-from mnemoscope.errors import ModelUnsupported, ProofFailed
+from mnemoscope.errors import ModelDamaged, ModelUnsupported, ProofFailed
 from mnemoscope.models import load_model, read_blocks, read_final
 from mnemoscope.models.proof.proof import prove
-from models.expert_models import build_mixture
-from models.uncommon_models import MEMORIES, SEEING, UNCOMMON, build_seeing, build_uncommon
+from models.expert_models import build_mixture, fill_randomly
+from models.uncommon_models import (
+    HEARING,
+    MEMORIES,
+    SEEING,
+    UNCOMMON,
+    build_hearing,
+    build_needing_pictures,
+    build_seeing,
+    build_uncommon,
+)
 
 IDS = torch.tensor([[3, 17, 200, 45, 9, 120, 33]])
 
@@ -109,7 +119,7 @@ def test_the_text_half_of_a_model_that_reads_pictures(kind: str, tokenizer: Any,
     tokenizer.save_pretrained(tmp_path)
     model = load_model(str(tmp_path))
     assert model.sizes.memories == (MEMORIES, MEMORIES)
-    text = getattr(hf.model, "text_model", None) or hf.model.language_model
+    text = getattr(hf.model, "text_model", None) or getattr(hf.model, "language_model", hf.model)
     blocks = {}
     with read_blocks(model, blocks.__setitem__):
         states = model.backbone(IDS)
@@ -121,9 +131,54 @@ def test_the_text_half_of_a_model_that_reads_pictures(kind: str, tokenizer: Any,
         assert "which text alone does not run" in model.anatomy.without[1]
 
 
+@pytest.mark.fast(1)
+@pytest.mark.parametrize("kind", list(HEARING))
+def test_of_a_model_that_hears_only_what_text_runs_is_read(kind: str, tokenizer: Any, tmp_path: Path) -> None:
+    hf = build_hearing(kind)
+    tower = "encoder" if "granite" in kind else "audio_tower"
+    ear = hf.model.get_submodule(tower)
+    next(ear.parameters()).data.fill_(float("nan"))  # of no consequence for text
+    hf.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    model, text = load_model(str(tmp_path)), hf.model.language_model
+    torch.testing.assert_close(model.logits(IDS), hf(input_ids=IDS).logits, atol=1e-5, rtol=1e-5)
+    for layer in range(2):
+        assert torch.equal(model.values(layer), text.layers[layer].mlp.down_proj.weight.T)
+    assert not list(model.anatomy.model.model.get_submodule(tower).parameters())
+    assert len(model.unread) >= len(list(ear.parameters()))
+    assert all(tower in name or "projector.qformer" in name for name in model.unread)
+    assert model.fingerprint == load_model(hf, tokenizer=tokenizer).fingerprint
+    text.layers[1].mlp.down_proj.weight.data[0, 0] = float("nan")
+    with pytest.raises(ModelDamaged, match=r"layers\.1\.mlp\.down_proj\.weight' holds 1 NaN"):
+        load_model(hf, tokenizer=tokenizer)
+
+
+@pytest.mark.fast(1)
+@pytest.mark.parametrize("kind", ["blip-2", "kosmos-2"])
+def test_a_language_model_inside_of_one_that_needs_pictures(kind: str, tokenizer: Any, tmp_path: Path) -> None:
+    hf = build_needing_pictures(kind)
+    inside = hf.language_model if kind == "blip-2" else hf.text_model
+    hf.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    for model in (load_model(str(tmp_path)), load_model(hf, tokenizer=tokenizer)):
+        torch.testing.assert_close(model.logits(IDS), inside(input_ids=IDS).logits, atol=1e-5, rtol=1e-5)
+        assert model.sizes.memories == (MEMORIES, MEMORIES)
+
+
+@pytest.mark.parametrize("kind", ["emu3", "mllama"])
+def test_a_text_half_that_was_saved_alone(kind: str, tokenizer: Any, tmp_path: Path) -> None:
+    config = build_seeing(kind).config.get_text_config()
+    hf = fill_randomly(lambda: getattr(transformers, f"{kind.capitalize()}ForCausalLM")(config))
+    hf.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    model = load_model(str(tmp_path))
+    torch.testing.assert_close(model.logits(IDS), hf(input_ids=IDS).logits, atol=1e-5, rtol=1e-5)
+    assert model.sizes.memories == (MEMORIES, MEMORIES)
+
+
 def test_the_text_half_is_spread_like_a_text_model(tokenizer: Any, tmp_path: Path) -> None:
     build_seeing("llava").save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    whole, spread = load_model(str(tmp_path)), load_model(str(tmp_path), max_memory="60kB")
+    whole, spread = load_model(str(tmp_path)), load_model(str(tmp_path), max_memory="40kB")
     assert (whole.lies_on, spread.lies_on, whole.fingerprint) == (("cpu",), ("cpu", "disk"), spread.fingerprint)
     assert torch.equal(whole.logits(IDS), spread.logits(IDS))

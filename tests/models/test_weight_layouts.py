@@ -163,13 +163,23 @@ def test_what_no_name_fits_says_what_is_missing_and_what_is_there(folder: Callab
     assert "lacks 21 of its weights, the first is 'lm_head.weight', and holds 3 of other names" in message
     headless = {name: tensor for name, tensor in state_of(hf).items() if name != "lm_head.weight"}
     message = refused(ModelDamaged, folder(hf, headless))
-    assert message.endswith("lacks 1 of its weights, the first is 'lm_head.weight'; take a complete copy")
+    assert "lacks 1 of its weights, the first is 'lm_head.weight'; if its head is its embedding, state" in message
+    assert '"tie_word_embeddings": true in config.json' in message
+    reward = headless | {"score.weight": torch.zeros(1, 32)}
+    message = refused(ModelUnsupported, folder(hf, reward))
+    assert "has a head for classes or rewards ('score.weight'), none for tokens" in message
     half = {f"module.{name}": tensor for name, tensor in state_of(hf).items() if ".1." not in name}
     assert "lacks 9 of its weights, the first is 'model.layers.1." in refused(ModelDamaged, folder(hf, half))
     no_weights = folder(hf, {"epoch": 3, "args": {"lr": 0.1}}, file="model.pt")
     assert "it has the entries 'epoch', 'args'" in refused(ModelDamaged, no_weights)
     transposed = {n: t.T.contiguous() if n.endswith("c_fc.weight") else t for n, t in state_of(build("gpt2")).items()}
-    assert "not of the shapes" in refused(ModelDamaged, folder(build("gpt2"), transposed))
+    message = refused(ModelDamaged, folder(build("gpt2"), transposed))
+    assert "c_fc.weight' is (24, 16), but its configuration says (16, 24); transpose its matrices" in message
+    rows = hf.config.vocab_size
+    longer = {n: torch.cat([t, t[:7]]) if len(t) == rows else t for n, t in state_of(hf).items()}
+    message = refused(ModelDamaged, folder(hf, longer))
+    assert f"but its configuration says ({rows}, " in message
+    assert f'state "vocab_size": {rows + 7} there' in message
 
 
 def test_a_checkpoint_with_objects_of_its_training_is_not_unpickled(folder: Callable[..., Path]) -> None:

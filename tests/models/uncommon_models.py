@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.functional import linear, silu, softplus
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoModelForSeq2SeqLM
 
 from models.expert_models import fill_randomly, gelu_mlp
 
@@ -122,9 +122,48 @@ SEEING = {
     "qwen2_5_vl": (_POSITIONS, {}),
     "qwen3_vl": (_POSITIONS, {}),
     "emu3": ({}, {"vocabulary_map": {"<image>": 5}, "vq_config": _PICTURES}),
+    "chameleon": (None, SIZES | {"vocabulary_map": {"<image>": 5, "IMGIMGA": 6}, "vq_config": _PICTURES}),
+    "muse_glimmer": ({"output_multiplier": 0.5, "final_logit_softcapping": 3.0}, {}),
     "mllama": ({"num_hidden_layers": 3, "cross_attention_layers": [1], "rope_parameters": _ROPE}, {}),
 }
 """What is particular to the text half, and to the whole, of models that read pictures."""
+
+_EAR: dict[str, Any] = dict.fromkeys(("d_model", "hidden_size", "hidden_dim", "output_dim"), 16)
+_EAR |= dict.fromkeys(("encoder_layers", "num_hidden_layers", "num_layers"), 1)
+_EAR |= dict.fromkeys(("encoder_attention_heads", "num_attention_heads", "num_key_value_heads", "num_heads"), 2)
+_EAR |= dict.fromkeys(("intermediate_size", "encoder_ffn_dim"), MEMORIES) | dict.fromkeys(("head_dim", "dim_head"), 8)
+_EAR |= {"num_mel_bins": 8, "max_source_positions": 32, "max_position_embeddings": 32, "downsample_hidden_size": 8}
+_QFORMER: dict[str, Any] = {"model_type": "blip_2_qformer", "hidden_size": 16, "encoder_hidden_size": 16}
+_QFORMER |= {"num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": MEMORIES}
+_CONFORMER = {"input_dim": 8, "output_dim": 12, "hidden_dim": 16, "num_layers": 1, "num_heads": 2, "dim_head": 8}
+HEARING = {
+    "qwen2_audio": "qwen2",
+    "qwen3_asr": "qwen3",
+    "voxtral": "llama",
+    "glmasr": "llama",
+    "audioflamingo3": "qwen2",
+    "musicflamingo": "qwen2",
+    "granite_speech": "granite",
+    "granite_speech_plus": "granite",
+}
+"""Models that hear, and the type of the language model in each."""
+
+
+def build_hearing(kind: str) -> Any:
+    """The tiny random model of an entry of HEARING."""
+    ear = _EAR | ({"model_type": "audioflamingo3_encoder"} if kind == "musicflamingo" else {})
+    settings = {"text_config": _TEXT | {"model_type": HEARING[kind]}, "audio_config": ear, "audio_token_id": 5}
+    settings |= {"encoder_config": _CONFORMER, "projector_config": _QFORMER} if "granite" in kind else {}
+    return fill_randomly(lambda: AutoModelForSeq2SeqLM.from_config(AutoConfig.for_model(kind, **settings)))
+
+
+def build_needing_pictures(kind: str) -> Any:
+    """A tiny random BLIP-2 or Kosmos-2, which cannot be run on text alone; a whole language model is inside."""
+    opt = {"ffn_dim": MEMORIES, "word_embed_proj_dim": HIDDEN, "model_type": "opt"}
+    kosmos = {"embed_dim": HIDDEN, "layers": 2, "ffn_dim": MEMORIES, "attention_heads": 2}
+    settings = {"text_config": _TEXT | (opt if kind == "blip-2" else kosmos), "vision_config": _SEEING}
+    settings |= {"qformer_config": _QFORMER} if kind == "blip-2" else {"latent_query_num": 2}
+    return fill_randomly(lambda: AutoModelForImageTextToText.from_config(AutoConfig.for_model(kind, **settings)))
 
 
 def build_uncommon(name: str, **changes: Any) -> Any:
@@ -138,5 +177,6 @@ def build_uncommon(name: str, **changes: Any) -> Any:
 def build_seeing(kind: str) -> Any:
     """The tiny random model of an entry of SEEING."""
     own, whole = SEEING[kind]
-    settings = {"text_config": _TEXT | own, "vision_config": _SEEING, "image_token_id": 5} | whole
+    settings = {"vision_config": _SEEING, "image_token_id": 5} | whole
+    settings |= {} if own is None else {"text_config": _TEXT | own}
     return fill_randomly(lambda: AutoModelForImageTextToText.from_config(AutoConfig.for_model(kind, **settings)))

@@ -127,6 +127,8 @@ class Questions:
     prefixes_asked: Count
     removals_per_layer: Count | Literal["all"]
     removals_excluded: Annotated[dict[str, Count], _holding(int, "length_one", "length_two")]
+    linearised_agrees: Count | None = None
+    """Of a head with a transform: the prefixes at which its linear part ranks the model's own prediction first."""
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,7 @@ class MemoryDocument:
         value = self.row("value")
         assert value is not None
         best, most, sign = value["top_scores"][0], value["max_probability"], 1 if end == "top" else -1
-        is_known = sign == 1 or self.atlas.manifest.model.head == "linear"
+        is_known = sign == 1 or self.atlas.manifest.model.head != "adaptive softmax"
         return [
             (token, score, most * math.exp(sign * score - best) if is_known else None)
             for token, score in zip(value[f"{end}_tokens"], value[f"{end}_scores"], strict=True)

@@ -350,8 +350,8 @@ _KINDS = (
         attention_logit_other float32? form=number | the same for the logit of `other_top`
         ffn_logit_other float32 form=number | likewise
         embedding_logit,rest_logit,bias_logit float32 form=number | what has no layer, repeated in every row of a
-            prefix: the stream that enters the first block; blocks and layers that are no row here; biases of norms and
-            head
+            prefix: the stream that enters the first block; blocks and layers that are no row here, and what the
+            function in a head's transform changes; biases of norms and head
         final_logit float32 form=number | the logit itself; the parts of all layers and the three above add up to it.
             Under an adaptive softmax: the score of the token's class plus its own, neither normalised
         embedding_logit_mean,rest_logit_mean,bias_logit_mean,final_logit_mean float32 form=number | the same for the

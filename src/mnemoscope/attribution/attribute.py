@@ -83,7 +83,8 @@ class Attributor:
     @property
     def limit(self) -> float:
         """What the sum of the parts may miss F by."""
-        return limit_of(self.model, self.difference.sizes(self.effects.final)[0] + self.effects.sizes[0])
+        sizes, parts = self.effects.sizes[0], self.effects.parts
+        return limit_of(self.model, self.difference.sizes(self.effects.final)[0] + sizes + parts.head[0].abs())
 
     @cached_property
     def direct(self) -> Floats:
@@ -238,6 +239,7 @@ class Attributor:
             float(parts.embedding[0]),
             layers,
             float(effects.biases[0]),
+            float(parts.head[0]),
             float(effects.total[0] - parts.logit[0]),
             self.limit,
             about_memories(listed, atlas, [texts[token] for token in self._words], first=self.contrast.first),

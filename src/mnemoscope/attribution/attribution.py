@@ -49,10 +49,11 @@ class Kept(Record):
 class Attribution(Explanation):
     """Which memories made a prompt prefer `target` to `against` (None: to the mean of all tokens), by `difference` = F.
 
-    `layers` has the direct effects of attention, memories and other parts of each layer; with `embedding` and `biases`
-    they add up to F but for `residual_error`, which is at most `limit`. `memories` lists memory, position, coefficient,
-    direct, attribution, ablation, and with an atlas label, promotes and trigger. `heads` has layer, head and direct:
-    of a layer whose heads cannot be told apart one row, with null for both.
+    `layers` has the direct effects of attention, memories and other parts of each layer; with `embedding`, `biases` and
+    `head` (what the function inside the head changes; 0 in most models) they add up to F but for `residual_error`,
+    which is at most `limit`. `memories` lists memory, position, coefficient, direct, attribution, ablation, and with an
+    atlas label, promotes and trigger. `heads` has layer, head and direct: of a layer whose heads cannot be told apart
+    one row, with null for both.
     Positions count the `own` tokens of a chat (None: all) from 0; those of its template are below 0, or behind them.
     `tokens` are the texts of all that the model reads; the last is that of `position`, the first may be its beginning.
     `edges` has, of two listed memories that were ablated, the change of the target's coefficient by the source (m_j
@@ -76,6 +77,7 @@ class Attribution(Explanation):
     embedding: float
     layers: Annotated[pl.DataFrame, "int layer float attention memories other"]
     biases: float
+    head: float
     residual_error: float
     limit: float
     memories: Annotated[
@@ -101,16 +103,16 @@ class Attribution(Explanation):
             "against": against and against.id,
             "target_text": target.text,
             "against_text": against and against.text,
-            "direct": {"embedding": self.embedding, **layers, "biases": self.biases, "head": 0.0},
+            "direct": {"embedding": self.embedding, **layers, "biases": self.biases, "head": self.head},
             "spearman": {"list": self.spearman_list, "random": self.spearman_random},
         }
         return {name: entries[name] for name in _ENTRIES}
 
     def parts(self) -> pl.DataFrame:
-        """`part`, `layer` (null for embedding and biases) and `direct`: what adds up to F, in stream order."""
+        """`part`, `layer` (null for embedding, biases and head) and `direct`: what adds up to F, in stream order."""
         rows: list[tuple[str, int | None, float]] = [("embedding", None, self.embedding)]
         rows += [(part, row["layer"], row[part]) for row in self.layers.to_dicts() for part in PARTS if row[part]]
-        rows.append(("biases", None, self.biases))
+        rows += [("biases", None, self.biases), *([("head", None, self.head)] if self.head else [])]
         return pl.DataFrame(rows, schema={"part": pl.String, "layer": pl.Int64, "direct": pl.Float64}, orient="row")
 
     def chart(self) -> Any:
@@ -155,6 +157,7 @@ class Attribution(Explanation):
         head = [
             f"{self.model}: {self._title_of(show_token(self.prompt))}",
             f"F = {self.difference:+.3f} logits = embedding {self.embedding:+.2f}, {written}, biases {self.biases:+.2f}"
+            f"{f', head {self.head:+.2f}' if self.head else ''}"
             f" (they add up to {self.residual_error:+.1e} of F; at most {self.limit:.1e})",
         ]
         if self.shared:

@@ -79,8 +79,9 @@ class Side:
 
     @property
     def limit(self) -> float:
-        sizes = self.difference.sizes(self.effects.final)[0] + self.effects.sizes[0] / self.scale
-        return limit_of(self.model, sizes)
+        effects = self.effects
+        sizes = effects.sizes[0] / self.scale + effects.parts.head[0].abs()
+        return limit_of(self.model, self.difference.sizes(effects.final)[0] + sizes)
 
     def parts(self) -> dict[tuple[str, int | None], float]:
         """What the scale divides, by part and layer."""
@@ -419,6 +420,7 @@ def _part_changes(one: Side, its: Side, shared: float) -> dict[tuple[str, int | 
     changes = {key: (after[key] - before[key]) * shared for key in before}
     changes["biases", None] += float(its.effects.behind[0] - one.effects.behind[0])
     whole = (sum(before.values()) + sum(after.values())) / 2
+    changes["head", None] = float(its.effects.parts.head[0] - one.effects.parts.head[0])
     return changes | {("norm_scale", None): whole * (1 / its.scale - 1 / one.scale)}
 
 

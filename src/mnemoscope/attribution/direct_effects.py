@@ -50,11 +50,12 @@ class DirectEffects:
     def total(self) -> Tensor:
         """All parts added up, `[row]`."""
         parts = self.parts
-        return parts.embedding + parts.attention.sum(0) + self.by_layer.sum(0) + parts.other.sum(0) + self.biases
+        layers = parts.attention.sum(0) + self.by_layer.sum(0) + parts.other.sum(0)
+        return parts.embedding + layers + self.biases + parts.head
 
     @property
     def sizes(self) -> Tensor:
-        """The sum of the parts' absolute values, `[row]`."""
+        """The sum of the parts' absolute values, `[row]`; without `parts.head`, which no scale divides."""
         parts = self.parts
         layers = sum(each.abs().sum(0) for each in (parts.attention, self.by_layer, parts.other))
         return parts.embedding.abs() + self.biases.abs() + layers

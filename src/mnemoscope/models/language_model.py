@@ -28,7 +28,7 @@ from mnemoscope.models.loaded_parts import LoadedParts
 from mnemoscope.models.memories.groups import Group, join
 from mnemoscope.models.model_facts import Proof, Sizes
 from mnemoscope.models.modules.fingerprint import fingerprint, reading_fingerprint
-from mnemoscope.models.modules.linear_maps import computes_in, matrix_of
+from mnemoscope.models.modules.linear_maps import computes_in, matrix_of, rows_of
 from mnemoscope.models.modules.observed import run
 from mnemoscope.models.modules.offloading import device_of_module, places_of
 from mnemoscope.models.modules.parameter_count import count_parameters
@@ -73,12 +73,12 @@ class LanguageModel(metaclass=_Reloaded):
     `block` is the kind of the blocks (pre-norm, post-norm, sandwich, parallel). `has_negative`: coefficients can be
     below zero; `signs` are their signs, (1, -1) or (1,). `longest` is the most tokens of a sentence, without the
     beginning token. `ends` are the tokens that end a generated text: the end-of-text tokens, and the beginning token.
-    `linear_head`: the head is one matrix (an adaptive softmax is not). `probed`: keys or values are the outputs of
-    modules for unit vectors. `device` is the head's and the input's, `devices` are the layers', `lies_on` are those of
-    the weights. `boundaries` are row lengths, with the beginning token, beyond which the function differs (company.py).
-    `eager`: plain attention is the same function. `unread` are the stored weights that the model did not take.
-    `fingerprint` covers model and beginning, `content` the model only; `source` and `opening` open it, `name` and
-    `spec` are shown. `cache` keeps what readers compute of the model.
+    `linear_head`: the head is one matrix, behind a transform or not (an adaptive softmax is not). `probed`: keys or
+    values are the outputs of modules for unit vectors. `device` is the head's and the input's, `devices` are the
+    layers', `lies_on` are those of the weights. `boundaries` are row lengths, with the beginning token, beyond which
+    the function differs (company.py). `eager`: plain attention is the same function. `unread` are the stored weights
+    that the model did not take. `fingerprint` covers model and beginning, `content` the model only; `source` and
+    `opening` open it, `name` and `spec` are shown. `cache` keeps what readers compute of the model.
 
     Hold `lock` while running the model with hooks, which see every forward: one thread at a time, reentrant.
     """
@@ -122,7 +122,10 @@ class LanguageModel(metaclass=_Reloaded):
         )
         self.longest = self.sizes.context - self.reading.offset
         self.boundaries, self.eager, self.unread = parts.boundaries, True, parts.unread
+        self.head_width = self.sizes.hidden if anatomy.project is None else rows_of(anatomy.project)
         self._final_fold = self.fold_of(anatomy.final_norm)
+        behind = None if anatomy.transform is None else anatomy.transform.norm
+        self._transform_fold = self.fold_of(behind, width=self.head_width)
         self.proof: Proof
         self.readings: Readings
 
@@ -293,10 +296,10 @@ class LanguageModel(metaclass=_Reloaded):
         return two_level if self.dtype == torch.float32 else copy.deepcopy(two_level).float()
 
     def fold(self, vectors: Tensor) -> Tensor:
-        """Vectors of the stream, [n, hidden] -> [n, hidden'], float32: centring and gain of the final norm folded in.
-        Values pass other norms before: `folded_values`.
+        """Vectors of the stream, [n, hidden] -> [n, hidden'], float32: centring and gain of the final norm folded in,
+        and the linear part of a transform. Values pass other norms before: `folded_values`.
         """
-        return self._project(self._final_fold(vectors).to(self.device))
+        return self._transform_fold(self._project(self._final_fold(vectors).to(self.device)))
 
     def fold_as_value(self, layer: int, vectors: Tensor, *, branch: int = 0) -> Tensor:
         """Any vectors `[n, hidden]`, folded as the values of one branch of the layer are: `[n, hidden']`, float32."""
@@ -309,7 +312,13 @@ class LanguageModel(metaclass=_Reloaded):
         return self.fold(self.values_in_stream(layer, memories))
 
     def bare(self, vectors: Tensor) -> Tensor:
-        """Vectors `[..., hidden]` -> `[..., hidden']`, float32, whose scores are the `raw` projection."""
+        """Vectors `[..., hidden]` -> `[..., hidden']`, float32, whose scores are the `raw` projection; raises
+        ModelUnsupported where a transform stands before the head.
+        """
+        if self.anatomy.transform is not None:
+            raise ModelUnsupported(
+                "a transform stands before the head, so its products with the stream mean nothing; ask for gain or lens"
+            )
         return self._project(vectors.float().to(self.device))
 
     def values_in_stream(self, layer: int, memories: Tensor | None = None) -> Tensor:
@@ -333,14 +342,18 @@ class LanguageModel(metaclass=_Reloaded):
         return torch.bucketize(memories, torch.tensor(numbering.firsts[numbering.routed :]), right=True)
 
     def norm_scale(self, vectors: Tensor, *, layer: int | None) -> Tensor:
-        """The divisors `[n]`, float32, of a norm that values are folded with, for vectors `[n, hidden]` that it reads.
-
-        `layer` names the block with that output norm, None the final norm; 1 without such a norm.
+        """The divisors `[n]`, float32, of a norm that values are folded with, for vectors `[n, hidden]` that it reads:
+        the output norm of block `layer`; None: the final norm, times that of the head's transform. 1 without one.
         """
         norm = self.anatomy.final_norm if layer is None else self.output_norm(layer)
         fold = self._final_fold if layer is None else self.fold_of(norm)
         with torch.inference_mode():
-            return scale_of(norm, fold, vectors.to(self.dtype)).to(self.device)
+            vectors = vectors.to(self.dtype)
+            scale = scale_of(norm, fold, vectors).to(self.device)
+            if layer is not None or (transform := self.anatomy.transform) is None:
+                return scale
+            activated = transform.activate(self.anatomy.project_stream(vectors))
+            return scale * scale_of(transform.norm, self._transform_fold, activated).to(self.device)
 
     def multiplier(self, layer: int) -> float:
         """The model's factor on a value of this layer, besides its coefficient, on the way to the scores."""
@@ -370,9 +383,9 @@ class LanguageModel(metaclass=_Reloaded):
                 return self.scorer().scores(self.fold(self.fold_of(norm)(vectors)))
         raise OptionError(f"projection {projection!r} does not exist; choose raw, gain or lens")
 
-    def fold_of(self, norm: nn.Module | None) -> Fold:
-        """The linear part of a norm of the model; raises ModelUnsupported for an unknown kind of norm."""
-        return fold_of(norm, self.sizes.hidden, dtype=self.dtype, device=self.device)
+    def fold_of(self, norm: nn.Module | None, *, width: int | None = None) -> Fold:
+        """The linear part of a norm of the stream's or another `width`; raises ModelUnsupported for an unknown kind."""
+        return fold_of(norm, width or self.sizes.hidden, dtype=self.dtype, device=self.device)
 
     def _project(self, vectors: Tensor) -> Tensor:
         if self.anatomy.project is None:

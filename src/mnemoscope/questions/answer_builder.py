@@ -8,14 +8,29 @@ from typing import Any
 
 import polars as pl
 
+from mnemoscope.atlas import Atlas
 from mnemoscope.foundation.intervals import NOTHING, AnyEstimate, Estimate, mean, order_statistic, share, widen
-from mnemoscope.questions.question import EMPTY, LITERAL, Question
+from mnemoscope.questions.question import EMPTY, LITERAL, Claim, Number, Question
 
 MEMORIES = "over memories (Wilson)"
 VALUES_WHY = (
     "The paper takes softmax(v E^T) of the value alone, and as target what followed the first trigger; a model with a"
     " norm before its head reads the value through that norm, so ours folds it in, and takes the best trigger that was"
     " followed"
+)
+LINEARISED = Number(
+    "linearised_head",
+    "share",
+    "validation prefixes at which the head's linear part, by which values are read, gives the model's own prediction",
+)
+"""Beside every question about values, of a head with a transform: where it is low, their words mean little."""
+LINEARISED_CLAIM = Claim(
+    "prefixes at which the head's linear part, by which values are read, gives the model's prediction"
+    " (not asked by the paper)",
+    "-",
+    LINEARISED.name,
+    "share",
+    optional=True,
 )
 NO_TARGET = "no memory of this atlas has a target; mine more text"
 
@@ -62,6 +77,11 @@ class AnswerBuilder:
         for layer, estimate in estimates.items():
             if layer is not None or total:
                 self.add(layer, name, estimate)
+
+    def add_linearised(self, atlas: Atlas) -> None:
+        questions = atlas.manifest.questions
+        if questions is not None and questions.linearised_agrees is not None:
+            self.add(None, LINEARISED.name, share(questions.linearised_agrees, questions.prefixes))
 
     def frame(self) -> pl.DataFrame:
         """Columns: `schema.ANSWER_COLUMNS`, then the own ones. Layers in insertion order, then totals."""

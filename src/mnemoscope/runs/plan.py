@@ -279,7 +279,7 @@ def model_facts(model: "LanguageModel") -> dict[str, Any]:
         "negative_coefficients": model.has_negative,
         "final_norm": model.final_norm,
         "values": "probed" if model.probed else "read",
-        "head": "linear" if model.linear_head else "adaptive softmax",
+        "head": model.anatomy.head_kind,
         **({"experts": routed, "shared_experts": shared} if experts else {}),
         **model.anatomy.hybrid_facts(),
         "sizes": {

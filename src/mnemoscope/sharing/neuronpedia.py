@@ -55,7 +55,7 @@ def feature_of(document: MemoryDocument, sign: int) -> Row:
     assert value is not None
     promoted, opposed = ENDS[::sign]
     # Each end has the scores of its own direction; only a linear head's are, negated, those of the other.
-    known = len(value[f"{opposed}_scores"]) if document.atlas.manifest.model.head == "linear" else 0
+    known = len(value[f"{opposed}_scores"]) if document.atlas.manifest.model.head != "adaptive softmax" else 0
     histogram, peak = activity["histogram"][::sign], activity["max"] if sign == 1 else -activity["min"]
     fires = activity["share"] if sign == 1 else sum(activity["histogram"][:ZERO_BIN]) / max(activity["sampled"], 1)
     # The bin of the least coefficients counts zeros, too; the open one ends with the largest coefficient.

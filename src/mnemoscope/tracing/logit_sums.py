@@ -50,7 +50,8 @@ class LayerPart(Record):
 class LogitSum(Record):
     """The logit of the prediction after one position as a sum, before any soft-cap, and its excess over the mean logit.
 
-    `rest` is the addition of blocks without a layer, or with inseparable attention.
+    `rest` is the addition of blocks without a layer, or with inseparable attention, and of the function in a head's
+    transform.
     """
 
     position: int
@@ -101,7 +102,7 @@ def logit_sums(model: LanguageModel, tokens: list[int], predicted: list[int], fi
             looked[layer][j] if layer in looked else (),
         )
 
-    whole = torch.stack([split.logit, split.embedding, split.bias, split.other.sum(0)])
+    whole = torch.stack([split.logit, split.embedding, split.bias, split.other.sum(0) + split.head])
     sums = torch.cat([whole[:, 0], whole[:, 0] - whole[:, 1]]).T.tolist()
     each = range(model.sizes.layers)
     return tuple(

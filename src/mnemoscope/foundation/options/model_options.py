@@ -13,9 +13,13 @@ from typing import Any
 
 from mnemoscope.errors import ModelNotFound, OptionError
 from mnemoscope.foundation.options.declared import DeclaredOptions, option
+from mnemoscope.foundation.options.strangers import parts_of, stranger_in
 
 _SCHEMES = ("builtin:", "handmade:", "hub:", "memory:")
 _FAIRSEQ = "fairseq:"
+_LONE = (".pt", ".pth", ".bin")
+_LONE_NAME = "ckpt.pt"
+"""What nanoGPT and llama2.c call the checkpoint that they write."""
 BUILTIN = ("pydocs",)
 TRAINED = "model"
 """The model's folder in the folder that `train` writes."""
@@ -32,7 +36,7 @@ def is_path(name: str, *, of_text: bool = False) -> bool:
         or name.startswith((".", "/", "~", _FAIRSEQ))
         or name.count("/") > 1
         or "\\" in name
-        or name.endswith(".gguf")
+        or name.endswith((".gguf", *_LONE))
     )
 
 
@@ -51,6 +55,18 @@ def full_name(name: str, *, of_text: bool = False) -> str:
     return scheme + path if known and not name.startswith(_SCHEMES) else name
 
 
+def lone_checkpoint(name: str) -> Path | None:
+    """The file that a name is if it is a checkpoint of a small training code (nanoGPT, llama2.c): the file itself, or
+    `ckpt.pt` in a folder without other weights.
+    """
+    path = Path(name).expanduser()
+    if path.suffix in _LONE and path.is_file():
+        return path
+    inside = path / _LONE_NAME
+    others = any(any(path.glob(pattern)) for pattern in ("*.safetensors", "*.bin", "model.*"))
+    return inside if inside.is_file() and not others else None
+
+
 def local_folder(name: str) -> Path | None:
     """The folder of a model: the one named, or `model` in one that training wrote; None for a hub id. Raises
     ModelNotFound for a name that is no hub id either.
@@ -62,10 +78,14 @@ def local_folder(name: str) -> Path | None:
         places = ((folder, "config.json"), (folder, "adapter_config.json"), (folder / TRAINED, "config.json"))
         found = next((place for place, mark in places if (place / mark).is_file()), None)
         if found is None:
-            raise ModelNotFound(f"folder {str(folder)!r} holds no config.json; give the folder of a saved model")
+            todo = stranger_in(folder) or "give the folder of a saved model"
+            raise ModelNotFound(f"folder {str(folder)!r} holds no config.json; {todo}")
         return found
     if folder.exists():
-        raise ModelNotFound(f"{name!r} is a file; give the folder that holds config.json and the weights, or a .gguf")
+        raise ModelNotFound(
+            f"{name!r} is a file; give the folder that holds config.json and the weights, a .gguf, or a checkpoint of"
+            " nanoGPT or llama2.c"
+        )
     if is_path(name) or ":" in name:
         raise ModelNotFound(f"no folder {name!r}; give a folder with config.json and weights, or a hub id")
     return None
@@ -77,6 +97,12 @@ def check_names(model: str, opening: "ModelOptions") -> None:
     if separator and scheme == "builtin" and name not in BUILTIN:
         raise ModelNotFound(f"no built-in model {name!r}; there is {', '.join(f'builtin:{one}' for one in BUILTIN)}")
     stored = model.endswith(".gguf") and Path(model).expanduser().is_file()
+    if stored and (parts := parts_of(model)) > 1:
+        raise ModelNotFound(
+            f"{model!r} is one of {parts} parts, which are not read; join them with llama.cpp's"
+            " llama-gguf-split --merge, and name the file that it writes"
+        )
+    stored = stored or lone_checkpoint(model) is not None
     if not stored and not (separator and scheme in ("builtin", "handmade", "fairseq")):
         local_folder(model)
     for field, give in _GIVE.items():
@@ -123,7 +149,7 @@ def _bytes_of(size: str) -> int | None:
 
 class ModelArgument(DeclaredOptions):
     model: str = option(
-        help="A hub id (gpt2), a local folder, a .gguf file, builtin:pydocs, fairseq:PATH.pt, or handmade:NAME.",
+        help="A hub id (gpt2), a folder, a .gguf file, a ckpt.pt, builtin:pydocs, fairseq:PATH.pt, or handmade:NAME.",
         argument=True,
     )
 

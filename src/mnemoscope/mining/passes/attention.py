@@ -89,7 +89,7 @@ class AttentionPass:
         parts = self._splitter.split(LogitDirections.stack(directions), kept.embedding, kept.layers, last)
         columns: dict[str, Tensor] = {}
         for index, kind in enumerate(SPLIT_LOGITS):
-            terms = (parts.embedding, parts.other.sum(0), parts.bias, parts.logit)
+            terms = (parts.embedding, parts.other.sum(0) + parts.head, parts.bias, parts.logit)
             for name, values in zip(("embedding", "rest", "bias", "final"), terms, strict=True):
                 columns[f"{name}_logit{kind}"] = values[index]
         for index, kind in enumerate((*SPLIT_LOGITS, *_OF_TEXT)):

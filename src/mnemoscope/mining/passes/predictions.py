@@ -21,7 +21,7 @@ from mnemoscope.mining.passes.stream_readings import StreamReader, Streams
 from mnemoscope.mining.steps import Answers, empty_answers
 from mnemoscope.models.forward.hooks import Block
 from mnemoscope.runs.workers.worker import Worker
-from mnemoscope.tracing.scoring.scores import activity_of, votes_in
+from mnemoscope.tracing.scoring.scores import activity_of, tops_of_folded, votes_in
 
 _INTEGERS = (
     *("residual_top", "ffn_top", "ffn_vote_top", "output_top", "residual_final_rank", "ffn_final_rank"),
@@ -34,6 +34,8 @@ _NUMBERS = (
     *("literal_residual_final_probability", "literal_residual_bare_probability"),
 )
 _OF_PREFIXES = ("final_top", "literal_final_top")
+_LINEARISED = "linearised_top"
+"""The top of the final stream under the linear part of a head with a transform; counted, not written."""
 ROUTED = "routed_memories"
 """In a model of experts: the number of memories that the prefix was routed to, shared experts included."""
 
@@ -77,17 +79,23 @@ class PredictionPass:
             for layer in worker.plan.layers
         }
         self._reader = StreamReader(worker.model)
-        tops = {
-            layer: worker.read("values", ("literal_top",), layer)["literal_top"].to_torch() for layer in self._layers
-        }
-        self._literal = LiteralReader(worker.model, tops)
+        self._literal = None
+        if worker.model.anatomy.transform is None:
+            tops = {at: worker.read("values", ("literal_top",), at)["literal_top"].to_torch() for at in self._layers}
+            self._literal = LiteralReader(worker.model, tops)
         shape = (len(prefixes.position), len(worker.plan.layers))
         integers = (*_INTEGERS, ROUTED) if worker.model.numberings else _INTEGERS
-        self._answers = {
+        every = {
             **{name: empty_answers(shape, np.int32) for name in integers},
             **{name: empty_answers(shape, np.float32) for name in _NUMBERS},
             **{name: empty_answers(shape[0], np.int32) for name in _OF_PREFIXES},
         }
+        self._null = (
+            {} if self._literal else {name: array for name, array in every.items() if name.startswith("literal_")}
+        )
+        self._answers = {name: array for name, array in every.items() if name not in self._null}
+        if self._literal is None:
+            self._answers[_LINEARISED] = empty_answers(shape[0], np.int32)
         self.steps = plan_prefixes(
             worker,
             prefixes.sentence,
@@ -116,24 +124,33 @@ class PredictionPass:
             routed[layer] = batch.at(reachable)
 
         final = batch.run(model, keep, self._layers)
-        final_top, literal_final_top = self._reader.lens_tops(final), self._literal.tops(final)
+        finals = {"final_top": self._reader.lens_tops(final)}
         columns: dict[str, list[NDArray[Any]]] = {name: [] for name in self._answers}
-        readings = self._reader.read(streams, final_top)
-        literal = self._literal.read(streams, final_top, literal_final_top)
+        readings = self._reader.read(streams, finals["final_top"])
+        if self._literal is None:
+            finals[_LINEARISED] = tops_of_folded(model, [model.fold(final)])
+        else:
+            finals["literal_final_top"] = self._literal.tops(final)
+            literal = self._literal.read(streams, *finals.values())
+            readings = {layer: reading | literal[layer] for layer, reading in readings.items()}
         for layer in self._layers:
-            reading = readings[layer] | literal[layer]
+            reading = readings[layer]
             reading |= self._votes[layer].count(coefficients[layer], reading["ffn_vote_top"], reading["output_top"])
             reading[ROUTED] = routed[layer]
             for name in columns.keys() & reading.keys():
                 columns[name].append(reading[name].cpu().numpy())
         of_layers = {name: np.stack(each, 1) for name, each in columns.items() if each}
         for name in _NUMBERS:
-            check_finite(of_layers[name], self._prefixes.sentence[batch.prefixes], "predictions", self._layers)
-        finals = {"final_top": final_top, "literal_final_top": literal_final_top}
+            if name in of_layers:
+                check_finite(of_layers[name], self._prefixes.sentence[batch.prefixes], "predictions", self._layers)
         return of_layers | {name: tokens.cpu().numpy() for name, tokens in finals.items()}
 
     def write(self) -> Mapping[str, Any]:
-        prefixes, answers, layers = self._prefixes, dict(self._answers), self._layers
+        prefixes, layers = self._prefixes, self._layers
+        answers = self._answers | {name: np.ma.array(array, mask=True) for name, array in self._null.items()}
+        facts = {"prefixes_asked": self._worker.plan.prefixes, "prefixes": len(prefixes.position)}
+        if (tops := answers.pop(_LINEARISED, None)) is not None:
+            facts["linearised_agrees"] = int((tops == answers["final_top"]).sum())
         numbers = np.arange(len(prefixes.position), dtype=np.int32)
         listed = {
             "prefix": numbers,
@@ -150,4 +167,4 @@ class PredictionPass:
         }
         self._worker.write("predictions", predictions)
         self._worker.write("prefixes", listed)
-        return {"prefixes_asked": self._worker.plan.prefixes, "prefixes": len(numbers)}
+        return facts

@@ -17,7 +17,7 @@ from mnemoscope.errors import ModelUnsupported
 from mnemoscope.models.anatomy.families import FAMILIES, Family
 from mnemoscope.models.memories.feed_forward import DenseFeedForward, FeedForward
 from mnemoscope.models.modules.linear_maps import LinearMap, rows_of
-from mnemoscope.models.modules.projections import AdaptiveSoftmax
+from mnemoscope.models.modules.projections import AdaptiveSoftmax, HeadTransform
 
 _ACTIVATION_ENTRIES = (
     *("hidden_act", "activation_function", "hidden_activation", "activation"),
@@ -73,10 +73,10 @@ class Anatomy:
     """A causal language model's parts.
 
     `backbone` runs the blocks without the head; None: there is no such module, so the model's own forward stops where
-    the head would start. `two_level` is the head if it is an adaptive softmax, which has no single matrix. `layers` are
-    the blocks with a feed-forward layer; `without` names the contents of the others, by block number. `last` is the
-    block whose output is the final stream, unless it is the last layer's; `first` reads the embedding, unless it is the
-    first layer's.
+    the head would start. `two_level` is the head if it is an adaptive softmax, which has no single matrix; `transform`
+    stands between `project` and a matrix (BERT's family). `layers` are the blocks with a feed-forward layer; `without`
+    names the contents of the others, by block number. `last` is the block whose output is the final stream, unless it
+    is the last layer's; `first` reads the embedding, unless it is the first layer's.
     """
 
     family: str
@@ -90,6 +90,7 @@ class Anatomy:
     logit_scale: float = 1.0
     softcap: float | None = None
     two_level: AdaptiveSoftmax | None = None
+    transform: HeadTransform | None = None
     without: Mapping[int, str] = field(default_factory=dict)
     last: nn.Module | None = None
     first: nn.Module | None = None
@@ -116,11 +117,28 @@ class Anatomy:
     def rows(self) -> int:
         return rows_of(self.head) if self.two_level is None else self.two_level.rows
 
+    @property
+    def head_kind(self) -> str:
+        """`linear`, `linearised` (values pass the linear part of a transform before the matrix), `adaptive softmax`."""
+        if self.two_level is not None:
+            return "adaptive softmax"
+        return "linear" if self.transform is None else "linearised"
+
+    def project_stream(self, stream: Tensor) -> Tensor:
+        """Stream vectors [..., hidden] behind the final norm and the projection, [..., hidden']."""
+        for module in (self.final_norm, self.project):
+            stream = stream if module is None else module(stream)
+        return stream
+
+    def head_input(self, stream: Tensor) -> Tensor:
+        """What the head itself reads, [..., hidden'], for stream vectors [..., hidden]."""
+        projected = self.project_stream(stream)
+        return projected if self.transform is None else self.transform(projected)
+
     def readout(self, stream: Tensor) -> Tensor:
         """The model's own scores [..., vocab] of stream vectors [..., hidden]."""
-        for module in (self.final_norm, self.project, self.head):
-            stream = stream if module is None else module(stream)
-        scores = stream if self.logit_scale == 1.0 else stream * self.logit_scale
+        scores = self.head(self.head_input(stream))
+        scores = scores if self.logit_scale == 1.0 else scores * self.logit_scale
         return scores if self.softcap is None else torch.tanh(scores / self.softcap) * self.softcap
 
 
@@ -141,7 +159,13 @@ def check_supported(config: Any) -> None:
     kind = getattr(config, "model_type", "unknown")
     if getattr(config, "is_encoder_decoder", False):
         raise ModelUnsupported(f"model type {kind!r} is an encoder-decoder; only decoder language models can be read")
-    if kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False):
+    # Their classes are listed as causal, but attend to the whole text.
+    if kind == "cpmant" or (kind == "xlnet" and getattr(config, "attn_type", "bi") != "uni"):
+        raise ModelUnsupported(
+            f"model type {kind!r} lets later tokens change earlier ones; only decoder language models can be read"
+        )
+    decodes = getattr(config, "is_decoder", False) or getattr(config, "causal", False)
+    if kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not decodes:
         raise ModelUnsupported(f"model type {kind!r} is an encoder; only decoder language models can be read")
 
 

@@ -12,7 +12,7 @@ from mnemoscope.models.modules.linear_maps import LinearMap, is_plain, stated_si
 from mnemoscope.models.modules.observed import HALF_TOLERANCE, ModuleCall, distance, same
 from mnemoscope.models.modules.offloading import weight_of
 
-_FUNCTIONS = ("relu", "gelu", "gelu_pytorch_tanh", "silu", "relu2", "tanh", "sigmoid", "quick_gelu", "mish")
+FUNCTIONS = ("relu", "gelu", "gelu_pytorch_tanh", "silu", "relu2", "tanh", "sigmoid", "quick_gelu", "mish")
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,13 @@ def _is_transposed(call: ModuleCall) -> bool | None:
     if not is_plain(call.module):
         return False if _is_probed_map(call) else None
     weight, bias = weight_of(call.module, "weight"), getattr(call.module, "bias", None)
+    if isinstance(bias, Tensor) and bias.shape != call.given.shape[1:]:  # a norm of several heads
+        return None
     rest: Tensor | float = weight_of(call.module, "bias") if isinstance(bias, Tensor) else 0.0
     for transposed, matrix in ((False, weight.T), (True, weight)):
-        if matrix.shape[0] == call.taken.shape[1] and same(call.taken @ matrix + rest, call.given):
+        if matrix.shape != (call.taken.shape[1], call.given.shape[1]):
+            continue
+        if same(call.taken @ matrix + rest, call.given):
             return transposed
     return None
 
@@ -79,7 +83,7 @@ def _keys_of(inside: list[ModuleCall], maps: list[ModuleCall], down: ModuleCall,
         and call.taken.shape == call.given.shape == target.shape
         and call.changes
     ]
-    functions += [(ACT2FN[name], name, ACT2FN[name]) for name in _FUNCTIONS]
+    functions += [(ACT2FN[name], name, ACT2FN[name]) for name in FUNCTIONS]
     candidates = []
     for function, name, f in functions:
         for gate in maps:

@@ -6,18 +6,22 @@ load-time proof checks in every layer. Anything inconsistent raises ModelUnsuppo
 """
 
 import copy
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from transformers.activations import ACT2FN
 
 from mnemoscope.errors import ModelUnsupported
 from mnemoscope.models.anatomy.anatomy import Anatomy, activation_name, numbers_in, text_config
 from mnemoscope.models.anatomy.block_structure import read_structure
 from mnemoscope.models.anatomy.block_sums import Unclear
+from mnemoscope.models.anatomy.key_structure import FUNCTIONS, find_maps
 from mnemoscope.models.modules.observed import (
     ModuleCall,
     Observation,
+    distance,
     factor_between,
     flat,
     ids_for,
@@ -25,7 +29,9 @@ from mnemoscope.models.modules.observed import (
     run,
     same,
 )
+from mnemoscope.models.modules.projections import HeadTransform
 
+_BELOW_CAP = 0.9
 LAYER_COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "n_blocks", "depth")
 
 
@@ -49,9 +55,9 @@ def infer(model: Any) -> Anatomy:
         if not scoring:
             raise Unclear("no module of it computes scores over the vocabulary")
         head = scoring[-1]
-        norm, project, before = _after_blocks(seen, f"{path}.{structure.last}", head)
+        ending = _after_blocks(seen, f"{path}.{structure.last}", head)
         factor, softcap = _scaling(head.given, seen.logits, config)
-        backbone = _backbone(model, path, head.taken)
+        backbone = _backbone(model, path, head.taken if ending.entered is None else ending.entered)
     except Unclear as reason:
         raise ModelUnsupported(f"family {kind!r} is unknown and {reason}") from None
     except (AttributeError, KeyError) as error:
@@ -61,12 +67,13 @@ def infer(model: Any) -> Anatomy:
         model,
         backbone,
         structure.layers,
-        norm,
-        project,
+        ending.norm,
+        ending.project,
         head.module,
         activation_name(config, structure.activation),
-        before * factor,
+        ending.factor * factor,
         softcap,
+        transform=ending.transform,
         without=structure.without,
         last=blocks[structure.last],
         first=blocks[structure.first],
@@ -122,8 +129,19 @@ def _blocks(model: nn.Module, seen: Observation, stated: list[int]) -> tuple[str
     raise Unclear(f"its blocks cannot be identified: there is no list{of}")
 
 
-def _after_blocks(seen: Observation, last: str, head: ModuleCall) -> tuple[nn.Module | None, nn.Module | None, float]:
-    """The final norm and the projection between the last block and the head, if any, and the factor on their output."""
+class _Ending(NamedTuple):
+    """What stands between the last block and the head: the final norm, the projection, the factor on their output, and
+    a transform of what `entered` the projection.
+    """
+
+    norm: nn.Module | None = None
+    project: nn.Module | None = None
+    factor: float = 1.0
+    transform: HeadTransform | None = None
+    entered: Tensor | None = None
+
+
+def _after_blocks(seen: Observation, last: str, head: ModuleCall) -> _Ending:
     stream, later = seen.calls[last].given, seen.after(seen.calls[last])
     leaves = [call for call in later if call is not head and not list(call.module.children())]
 
@@ -131,20 +149,49 @@ def _after_blocks(seen: Observation, last: str, head: ModuleCall) -> tuple[nn.Mo
         return getattr(call.module, "weight", torch.empty(0)).dim() == 2
 
     if same(stream, head.taken):
-        return None, None, 1.0
+        return _Ending()
     readers = [call for call in leaves if same(call.taken, stream)]
     for one in readers:
         if same(one.given, head.taken):
-            return (None, one.module, 1.0) if is_map(one) else (one.module, None, 1.0)
+            return _Ending(project=one.module) if is_map(one) else _Ending(one.module)
     for one in readers:
         for two in leaves:
             if same(two.taken, one.given) and same(two.given, head.taken) and is_map(two):
-                return one.module, two.module, 1.0
+                return _Ending(one.module, two.module)
     for one in readers:
         scaled = None if is_map(one) else _factor(one.given, head.taken)
         if scaled is not None and getattr(head.module, "bias", None) is None:
-            return one.module, None, scaled
+            return _Ending(one.module, factor=scaled)
+    starts = [(None, stream), *((one.module, one.given) for one in readers if not is_map(one))]
+    for norm, entered in starts:
+        for dense, transposed in find_maps([call for call in later if same(call.taken, entered)]).items():
+            transform = None if transposed else _transform(leaves, dense.given, head.taken)
+            if transform is not None:
+                return _Ending(norm, dense.module, transform=transform, entered=entered)
     raise Unclear("what lies between its last block and its head is unclear")
+
+
+def _transform(leaves: list[ModuleCall], projected: Tensor, taken: Tensor) -> HeadTransform | None:
+    """The function and the norm that make what the head has `taken` of what its dense map gave."""
+
+    def works_by_entry(call: ModuleCall) -> bool:
+        try:
+            return same(call.module(call.taken[:, :1]), call.given[:, :1])
+        except RuntimeError:
+            return False
+
+    changing = [call for call in leaves if call.changes and call.taken.shape == call.given.shape == projected.shape]
+    modules: list[Callable[[Tensor], Tensor]] = [
+        call.module for call in changing if same(call.taken, projected) and works_by_entry(call)
+    ]
+    functions = [*modules, *(ACT2FN[name] for name in FUNCTIONS), None]
+    norms = [(call.module, call.taken) for call in changing if same(call.given, taken) and not works_by_entry(call)]
+    for norm, activated in (*norms, (None, taken)):
+        tried = [HeadTransform(function, norm) for function in functions]
+        best = min(tried, key=lambda each: distance(each.activate(projected), activated))
+        if same(best.activate(projected), activated):
+            return best
+    return None
 
 
 def _scaling(scores: Tensor, logits: Tensor, config: Any) -> tuple[float, float | None]:
@@ -153,12 +200,17 @@ def _scaling(scores: Tensor, logits: Tensor, config: Any) -> tuple[float, float 
         return 1.0, None
     stated = (value for name, value in config.to_dict().items() if "logit" in name and "cap" in name)
     for cap in stated:
-        if isinstance(cap, float | int) and cap and same(torch.tanh(scores / cap) * cap, logits):
-            return 1.0, float(cap)
+        if isinstance(cap, float | int) and cap:
+            # Entries near the cap, of which nothing is left to invert, have no say in the factor.
+            inner = logits.abs() < _BELOW_CAP * cap
+            within = torch.atanh(torch.where(inner, logits, 0.0) / cap) * cap
+            for scale in (1.0, factor_between(torch.where(inner, scores, 0.0), within)):
+                if same(torch.tanh(scores * scale / cap) * cap, logits):
+                    return scale, float(cap)
     factor = _factor(scores, logits)
     if factor is not None:
         return factor, None
-    raise Unclear("its logits are not its head's scores, scaled or capped (both at once cannot be read yet)")
+    raise Unclear("its logits are not its head's scores, scaled, capped, or both")
 
 
 def _factor(one: Tensor, other: Tensor) -> float | None:

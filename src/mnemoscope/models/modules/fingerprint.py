@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from mnemoscope.errors import ModelDamaged
 from mnemoscope.models.modules.linear_maps import is_of_adapters
 from mnemoscope.models.modules.offloading import own_parameters, weight_of
+from mnemoscope.models.modules.towers import towers_of
 from mnemoscope.models.modules.wrappers import name_inside
 from mnemoscope.models.tokens.model_tokens import Beginning
 from mnemoscope.models.tokens.python_tokens import REMOTE_CODE
@@ -107,8 +108,11 @@ def named_weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def read_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """`named_weights` one at a time, sorted by name without wrappers; fetches offloaded ones for one step."""
-    named = ((name_inside(name), name, weight) for name, weight in named_weights(model).items())
+    """`named_weights` one at a time, sorted by name without wrappers, but not those of towers, which text never runs;
+    fetches offloaded ones for one step.
+    """
+    beside, weights = tuple(f"{path}." for path in towers_of(model)), named_weights(model)
+    named = ((name_inside(name), name, weight) for name, weight in weights.items() if not name.startswith(beside))
     for plain, name, weight in sorted(named, key=lambda each: each[0]):
         path, _, name_inside_module = name.rpartition(".")
         yield plain, weight_of(model.get_submodule(path), name_inside_module).detach() if weight.is_meta else weight

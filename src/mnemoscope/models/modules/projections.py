@@ -9,6 +9,7 @@ most frequent words at full width, each later band is narrower by a factor and h
 band 0 and one class per later band compete, then the words within a band.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, Protocol, final
@@ -98,6 +99,23 @@ def _misfit(expected: Tensor, out: Tensor) -> float:
     scale = (expected * out).sum(-1, keepdim=True) / expected.square().sum(-1, keepdim=True).clamp_min(1e-30)
     distance = (out - scale.clamp_min(0) * expected).norm()
     return float(distance / out.norm().clamp_min(1e-30))
+
+
+@dataclass(frozen=True)
+class HeadTransform:
+    """What a head of BERT's kind does between its dense map (the anatomy's `project`) and its matrix: a function of
+    each entry, then a norm; None is the identity.
+    """
+
+    function: Callable[[Tensor], Tensor] | None
+    norm: nn.Module | None
+
+    def activate(self, projected: Tensor) -> Tensor:
+        return projected if self.function is None else self.function(projected)
+
+    def __call__(self, projected: Tensor) -> Tensor:
+        activated = self.activate(projected)
+        return activated if self.norm is None else self.norm(activated)
 
 
 class Head(Protocol):

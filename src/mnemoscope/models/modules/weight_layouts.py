@@ -6,6 +6,7 @@ or as shards without an index. This file reads the tensors and renames them for 
 are there. Nothing stored runs.
 """
 
+import re
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -32,6 +33,8 @@ _LEFT_OUT = ("adapter_model", ".")
 """Prefixes of adapters' files, and of hidden ones: `._model.safetensors` is macOS's metadata of a file."""
 _NESTED = ("state_dict", "model_state_dict", "model", "module", "network", "net")
 _WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module"}
+_OF_WORDS = re.compile(r"(^|\.)(lm_head|embed_out|output|embed_tokens|wte|embed_in|word_embeddings)\.weight$")
+_OF_CLASSES = re.compile(r"(^|\.)(score|classifier|v_head|value_head|reward_head|qa_outputs)\.")
 _OLD_NORMS = {"gamma": "weight", "beta": "bias"}
 
 
@@ -90,6 +93,7 @@ def load_stored_otherwise(
         state_dict={names[name]: tensor for name, tensor in stored.items()},
         dtype="auto",
         output_loading_info=True,
+        ignore_mismatched_sizes=True,
     )
     if (folder / "generation_config.json").is_file():
         model.generation_config = GenerationConfig.from_pretrained(folder)
@@ -97,10 +101,29 @@ def load_stored_otherwise(
 
 
 def check_complete(notes: Mapping[str, Any], source: str, *, of_hub: bool) -> None:
+    """Raises ModelDamaged or ModelUnsupported, with what to do, for weights that are missing or of other shapes."""
     missing, others = sorted(notes["missing_keys"]), sorted(notes.get("unexpected_keys") or ())
+    if wrong := sorted(notes.get("mismatched_keys") or ()):
+        name, stored, stated = wrong[0][0], *(tuple(shape) for shape in wrong[0][1:])
+        if _OF_WORDS.search(name) and stored[1:] == stated[1:]:
+            todo = f'; state "vocab_size": {stored[0]} there, if that is what it has'
+        else:
+            todo = "; transpose its matrices" if stored == stated[::-1] else "; take its own config.json"
+        raise ModelDamaged(f"model {source!r}: its {name!r} is {stored}, but its configuration says {stated}{todo}")
     if not missing:
         return
     text = f"model {source!r} lacks {len(missing)} of its weights, the first is {missing[0]!r}"
+    headless = len(missing) == 1 and _OF_WORDS.search(missing[0])
+    if headless and (heads := [name for name in others if _OF_CLASSES.search(name)]):
+        raise ModelUnsupported(
+            f"model {source!r} has a head for classes or rewards ({heads[0]!r}), none for tokens; give the language"
+            " model that it was made from"
+        )
+    if headless and not others:
+        tied = (
+            'if its head is its embedding, state "tie_word_embeddings": true in config.json; else take a complete copy'
+        )
+        raise ModelDamaged(f"{text}; {tied}")
     if others:
         advice = (
             "download the repository, since names of wrappers are recognised only in folders"

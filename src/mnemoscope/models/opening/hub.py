@@ -31,7 +31,7 @@ _FAILURES = (
         ModelUnsupported,
         ": its tokenizer needs sentencepiece and protobuf (or tiktoken); pip install sentencepiece protobuf tiktoken",
     ),
-    ("ignore_mismatched_sizes", ModelDamaged, ": its weights are not of the shapes that its configuration says"),
+    ("TorchScript", ModelUnsupported, ": its weights are a compiled program (TorchScript); save its state_dict()"),
     ("trust_remote_code", ModelUnsupported, " brings its own code; pass --trust-remote-code if you trust it"),
 )
 """Where the library's own line would mislead, or speaks of a report that it printed. All others are passed on."""

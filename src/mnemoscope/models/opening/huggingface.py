@@ -10,9 +10,19 @@ import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, GgufConfig, PreTrainedModel
+import torch
+import transformers
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoModelForMultimodalLM,
+    AutoModelForSeq2SeqLM,
+    GgufConfig,
+    PreTrainedModel,
+)
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
@@ -21,14 +31,24 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from mnemoscope.errors import ModelDamaged, ModelError, ModelNotFound, ModelUnsupported, OptionError
-from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions, check_names, local_folder
+from mnemoscope.foundation.options.model_options import (
+    AS_USUAL,
+    ModelOptions,
+    check_names,
+    local_folder,
+    lone_checkpoint,
+)
+from mnemoscope.foundation.options.strangers import pointer_in, stranger_in
 from mnemoscope.foundation.progress import report_loading
 from mnemoscope.models.anatomy.anatomy import check_supported, find_layers, numbers_in, text_config
 from mnemoscope.models.anatomy.structure import LAYER_COUNTS, infer
+from mnemoscope.models.layouts.reading import read_foreign
 from mnemoscope.models.loaded_parts import LoadedParts, first_line
 from mnemoscope.models.modules.fingerprint import active_adapters
+from mnemoscope.models.modules.quiet import suppress_output
 from mnemoscope.models.modules.spreading import DeviceMap, Room, load_spread, refuse
 from mnemoscope.models.modules.stored_weights import check_format, check_taken
+from mnemoscope.models.modules.towers import class_without, outside_towers, takes_more, without_towers
 from mnemoscope.models.modules.weight_layouts import check_complete, is_usual, load_stored_otherwise, weight_files
 from mnemoscope.models.modules.wrappers import check_whole
 from mnemoscope.models.opening.adapters import (
@@ -56,6 +76,13 @@ _CONTEXT_ENTRIES = (
     *("n_ctx", "block_size", "context_length"),
 )
 _UNSTATED_CONTEXT = 2048
+_KINDS: tuple[tuple[Any, Any], ...] = (
+    (MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, AutoModelForCausalLM),
+    (MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES, AutoModelForImageTextToText),
+    (MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES, AutoModelForMultimodalLM),
+    (MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES, AutoModelForSeq2SeqLM),
+)
+"""transformers' lists of model types, and what makes a model of each; the first that has the type counts."""
 _MOST_LAYERS = 10_000
 """A hundred times the depth of the deepest models."""
 
@@ -84,7 +111,7 @@ def open_model(source: Any, *, tokenizer: Any, opening: ModelOptions, room: Room
             raise OptionError("max_memory goes with a model's name; spread a model in memory with accelerate")
         check_supported(source.config)
         check_whole(source)
-        model, own_tokenizer, spec = source, None, f"memory:{type(source).__name__}{adapted}"
+        model, own_tokenizer, spec = _language_model(source), None, f"memory:{type(source).__name__}{adapted}"
         if opening.dequantize:
             check_quantised(source, spec)
             model, in_memory = dequantize(copy.deepcopy(source), spec), False
@@ -94,7 +121,7 @@ def open_model(source: Any, *, tokenizer: Any, opening: ModelOptions, room: Room
         )
     used_tokenizer, config = own_tokenizer if tokenizer is None else tokenizer, text_config(model)
     tokens = IdTokens() if used_tokenizer == IDS else reader_of(used_tokenizer)
-    context = next(iter(numbers_in(config, _CONTEXT_ENTRIES)), _UNSTATED_CONTEXT)
+    context = _context_of(model, config)
     return LoadedParts(
         network=model,
         in_memory=in_memory,
@@ -111,6 +138,18 @@ def open_model(source: Any, *, tokenizer: Any, opening: ModelOptions, room: Room
         unread=unread,
         ends=lambda rows: ends_of(used_tokenizer, config, getattr(model, "generation_config", None), tokens, rows=rows),
     )
+
+
+def _context_of(network: Any, config: Any) -> int:
+    """The tokens of the longest input: the stated positions without those up to the padding token's number, behind
+    which RoBERTa's kind begins to count.
+    """
+    stated = next(iter(numbers_in(config, _CONTEXT_ENTRIES)), _UNSTATED_CONTEXT)
+    for path, module in network.named_modules():
+        padding = getattr(module, "padding_idx", None)
+        if path.endswith("position_embeddings") and padding is not None and module.num_embeddings == stated:
+            return stated - int(padding) - 1
+    return stated
 
 
 def _from_name(
@@ -133,6 +172,17 @@ def _from_name(
             with one_line_errors(source):
                 words = GgufWords.of(file, source, places)
             network, tokenizer, unread = load(alone, source, opening, words=words)
+    elif (checkpoint := lone_checkpoint(source)) is not None:
+        refuse(opening.max_memory, f"model {source!r}, which is made in memory,")
+        _refuse_pointers(checkpoint.parent)
+        with one_line_errors(source):
+            network, unread = read_foreign(checkpoint), ()
+        tokenizer = None
+        if with_tokenizer:
+            report_loading("its tokenizer")
+            tokenizer = open_tokenizer(str(checkpoint.parent), where(str(checkpoint.parent), None, False))
+        if opening.dequantize:
+            check_quantised(network, source)
     else:
         folder = local_folder(source)
         if folder is not None:
@@ -157,7 +207,15 @@ def builtin_folder(name: str) -> Path:
     return place
 
 
+def _refuse_pointers(folder: Path) -> None:
+    if (pointer := pointer_in(folder)) is not None:
+        raise ModelDamaged(
+            f"{pointer!r} in folder {str(folder)!r} is a pointer of Git LFS, not the file; run git lfs pull there"
+        )
+
+
 def _check_folder(folder: Path) -> None:
+    _refuse_pointers(folder)
     if (folder / ADAPTER_CONFIG).is_file() and not (folder / "config.json").is_file():
         raise ModelNotFound(
             f"folder {str(folder)!r} holds an adapter, not a model; give the model that it is made for"
@@ -172,9 +230,9 @@ def _check_folder(folder: Path) -> None:
             f"model {str(folder)!r} cannot be read: its config.json is not {wanted}; take a complete copy"
         )
     if not is_usual(folder) and not weight_files(folder):
+        todo = stranger_in(folder) or "save the model there first"
         raise ModelNotFound(
-            f"folder {str(folder)!r} holds no weights (*.safetensors, pytorch_model*.bin or model.pt); save the model"
-            " there first"
+            f"folder {str(folder)!r} holds no weights (*.safetensors, pytorch_model*.bin or model.pt); {todo}"
         )
 
 
@@ -201,7 +259,8 @@ def _load_stored(
     if words is None:
         check_format(config, place, source, arguments)
         check_config(config, place, source, arguments)
-    kind = _kind_of(config, trust)
+    with one_line_errors(source):
+        kind = _kind_of(config, trust, whole=adapter is not None)
     stated = None if words is None else words.stated
     if with_tokenizer:
         report_loading("its tokenizer")
@@ -218,11 +277,13 @@ def _load_stored(
     if adapter is not None and config.model_type not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
         check_fits(adapter, source, kind, config, trust_remote_code=trust)
     spread = _device_map(place, source, kind, config, opening, room, of_file=words is not None)
-    arguments |= {"dtype": "auto", "output_loading_info": True}
+    # Weights of other shapes are named by check_complete.
+    arguments |= {"dtype": "auto", "output_loading_info": True, "ignore_mismatched_sizes": True}
     folder = Path(place) if words is None and Path(place).is_dir() else None
     plain = folder is not None and getattr(config, "quantization_config", None) is None
     report_loading("its weights")
-    model, notes = None, {"missing_keys": ["all"]}
+    model: Any = None
+    notes: dict[str, Any] = {"missing_keys": ["all"]}
     with one_line_errors(source, folder=folder):
         if folder is None or not plain or is_usual(folder):
             if spread is None:
@@ -231,18 +292,30 @@ def _load_stored(
                 model, notes = load_spread(kind.from_pretrained, place, spread, **arguments)
         in_both = kind is AutoModelForCausalLM and config.model_type in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
         if in_both and spread is None and model is not None and notes["missing_keys"]:  # stored as the other one
-            model, notes = cast(Any, AutoModelForImageTextToText).from_pretrained(place, **arguments)
+            model, notes = _text_half(AutoModelForImageTextToText, config).from_pretrained(place, **arguments)
         if folder is not None and plain and notes["missing_keys"]:
             refuse(opening.max_memory, f"model {source!r}, whose weights have other names than usual,")
             model = None  # before another one takes memory
             model, notes = load_stored_otherwise(folder, kind, config, trust_remote_code=trust)
-    check_complete(notes, source, of_hub=folder is None and words is None)
     unread = tuple(sorted(notes.get("unexpected_keys") or ()))
     if words is not None:
         words.hold(model)
-    check_taken(model, unread, place, source, quantised=words is None and format_of(config) is not None)
-    check_weights(model, unread, source)
-    return model, tokenizer, unread
+    left = outside_towers(model, unread)
+    check_taken(model, left, place, source, quantised=words is None and format_of(config) is not None)
+    check_complete(notes, source, of_hub=folder is None and words is None)
+    check_weights(model, left, source)
+    return _language_model(model), tokenizer, unread
+
+
+def _language_model(model: Any) -> Any:
+    """The language model, where a whole one lies inside of a model that text alone cannot run (BLIP-2, Kosmos-2)."""
+    parts: Any = (model.get_decoder(), getattr(model, "language_model", None)) if takes_more(model.config) else ()
+    for inside in parts:
+        whole: Any = inside if isinstance(inside, PreTrainedModel) and inside is not model else None
+        if whole is not None and whole.get_output_embeddings() is not None:
+            check_supported(whole.config)
+            return whole
+    return model
 
 
 def _check_depth(config: Any, source: str) -> None:
@@ -255,21 +328,29 @@ def _check_depth(config: Any, source: str) -> None:
         )
 
 
-def _kind_of(config: Any, trust: bool) -> Any:
-    """The class that makes a model of the configuration's type; for one that reads images, the whole."""
-    if config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or trust:
+def _kind_of(config: Any, trust: bool, *, whole: bool) -> Any:
+    """The class that makes a model of the configuration's type; unless `whole`, without the towers of one that takes
+    pictures or sound, too.
+    """
+    kinds = [kind for types, kind in _KINDS if config.model_type in types]
+    if trust:
         return AutoModelForCausalLM
-    if config.model_type in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
-        return AutoModelForImageTextToText
-    if config.model_type in MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES | MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES:
+    # The text half of a model that sees, saved alone, stands in no list, but names its class (Emu3, Llama 3.2).
+    for name in () if kinds else config.architectures or ():
+        own = getattr(transformers, name, None)
+        if name.endswith("ForCausalLM") and getattr(own, "config_class", None) is type(config):
+            return class_without(own, [])
+    if not kinds:
         raise ModelUnsupported(
-            f"model type {config.model_type!r} takes more than text (sound, say), and its language model cannot"
-            " be opened on its own yet; save that alone, and give its folder"
+            f"transformers has no class that makes a causal language model of type {config.model_type!r};"
+            " only decoder language models can be read"
         )
-    raise ModelUnsupported(
-        f"transformers has no class that makes a causal language model of type {config.model_type!r};"
-        " only decoder language models can be read"
-    )
+    return kinds[0] if whole or not takes_more(config) else _text_half(kinds[0], config)
+
+
+def _text_half(kind: Any, config: Any) -> Any:
+    with suppress_output(), torch.device("meta"):
+        return without_towers(kind.from_config(copy.deepcopy(config))) or kind
 
 
 def _device_map(

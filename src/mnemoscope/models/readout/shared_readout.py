@@ -37,9 +37,11 @@ class SharedReadout:
 
     @classmethod
     def of(cls, model: LanguageModel) -> Self | None:
-        """The readout if proved; None for half precision, adaptive softmax, several devices, and post-norm blocks."""
+        """The readout if proved; None for half precision, a head that is not one matrix alone, several devices, and
+        post-norm blocks.
+        """
         anatomy = model.anatomy
-        if model.dtype != torch.float32 or anatomy.two_level is not None or anatomy.logit_scale <= 0:
+        if model.dtype != torch.float32 or anatomy.head_kind != "linear" or anatomy.logit_scale <= 0:
             return None
         if any(layer.kind == "post-norm" for layer in anatomy.layers) or set(model.devices) != {model.device}:
             return None

@@ -2,7 +2,8 @@
 
 A norm's divisor depends on its whole input. With the divisor frozen, the map from the stream to a token's logit is
 linear, so each addition to the stream has its own part (definitions.md section 9, attention_share). Everything is in
-float64, and before any soft-cap. A logit under an adaptive softmax is the score of the token's class plus that of the
+float64, and before any soft-cap. A head with a transform goes by its linear part, and the difference that its function
+makes is a part `head`. A logit under an adaptive softmax is the score of the token's class plus that of the
 token in it, neither normalised. Nothing here runs the blocks.
 """
 
@@ -22,10 +23,10 @@ from mnemoscope.models.modules.projections import gain_and_bias, scale_of
 class FrozenNorm:
     """A norm with its scale at given vectors; no norm is the identity."""
 
-    def __init__(self, model: LanguageModel, norm: nn.Module | None) -> None:
+    def __init__(self, model: LanguageModel, norm: nn.Module | None, *, width: int | None = None) -> None:
         self._norm, self._dtype = norm, model.dtype
-        self._fold = model.fold_of(norm)
-        bias = None if norm is None else gain_and_bias(norm, model.sizes.hidden)[1]
+        self._fold = model.fold_of(norm, width=width)
+        bias = None if norm is None else gain_and_bias(norm, width or model.sizes.hidden)[1]
         self._bias = None if bias is None else bias.double()
 
     def step_back(self, directions: Tensor, vectors: Tensor, *, divided: bool = True) -> tuple[Tensor, Tensor]:
@@ -41,24 +42,29 @@ class FrozenNorm:
             before = before - before.mean(-1, keepdim=True)
         if not divided:
             return before, added
-        with torch.inference_mode():
-            scale = scale_of(self._norm, self._fold, vectors.to(self._dtype)).to(directions.device).double()
-        return before / scale[:, None], added
+        return before / self.scale(vectors).to(directions.device)[:, None], added
+
+    @torch.inference_mode()
+    def scale(self, vectors: Tensor) -> Tensor:
+        """The norm's divisors `[row]`, float64."""
+        return scale_of(self._norm, self._fold, vectors.to(self._dtype)).double()
 
 
 @dataclass(frozen=True)
 class LogitDirections:
-    """One logit per row: its product with the final stream, plus `bias`, is `logit`, which is computed through the
-    unfrozen norm. Kinds of logit may be stacked along a first axis.
+    """One logit per row: its product with the final stream, plus `bias`, plus `head`, is `logit`, which is computed
+    through the unfrozen norm. `head` is what the function of the head's transform changes, 0 without one. Kinds of
+    logit may be stacked along a first axis.
     """
 
     direction: Tensor
     bias: Tensor
+    head: Tensor
     logit: Tensor
 
     @classmethod
     def stack(cls, kinds: Sequence[Self]) -> Self:
-        fields = zip(*((one.direction, one.bias, one.logit) for one in kinds), strict=True)
+        fields = zip(*((one.direction, one.bias, one.head, one.logit) for one in kinds), strict=True)
         return cls(*map(torch.stack, fields))
 
 
@@ -95,9 +101,10 @@ class TokenLogits:
         anatomy = model.anatomy
         self._model, self._head = model, model.scorer()
         self._norm = FrozenNorm(model, anatomy.final_norm)
+        of_transform = None if anatomy.transform is None else anatomy.transform.norm
+        self._transform_norm = FrozenNorm(model, of_transform, width=model.head_width)
         self._matrix = None if anatomy.project is None else matrix_of(anatomy.project).detach().to(model.device)
-        width = model.sizes.hidden if self._matrix is None else len(self._matrix)
-        zeros = torch.zeros(1, width, dtype=model.dtype, device=model.device)
+        zeros = torch.zeros(1, model.head_width, dtype=model.dtype, device=model.device)
         with torch.inference_mode():
             bias = anatomy.head(zeros)[0].double() if anatomy.two_level is None else None
             self._bias = torch.zeros(model.sizes.vocabulary, device=model.device).double() if bias is None else bias
@@ -113,7 +120,7 @@ class TokenLogits:
 
     def of_difference(self, stream: Tensor, token: Tokens, other: Tokens, *, divided: bool = True) -> LogitDirections:
         """For each row of the final stream the logit of one token less that of the other, both as in `side`. Directions
-        that are not `divided` lack the division by the final norm's scale.
+        that are not `divided` lack the division by the final norm's scale, and by that of a transform's norm.
         """
         (vectors, bias), (less, its_bias) = self.side(token), self.side(other)
         count = len(stream)
@@ -134,20 +141,27 @@ class TokenLogits:
 
     def read(self, stream: Tensor, vectors: Tensor, bias: Tensor) -> Tensor:
         """The logits `[row]`, float64, of the head's directions for the final stream; keeps gradients."""
-        anatomy, read = self._model.anatomy, stream.to(self._model.dtype)
-        for module in (anatomy.final_norm, anatomy.project):
-            read = read if module is None else module(read)
+        anatomy = self._model.anatomy
+        read = anatomy.head_input(stream.to(self._model.dtype))
         return ((read.double() * vectors).sum(-1) + bias) * anatomy.logit_scale
 
     def _directions(self, stream: Tensor, vectors: Tensor, bias: Tensor, *, divided: bool = True) -> LogitDirections:
         """`vectors [row, hidden']` are the head's directions in its input; `bias [row]` is the head's."""
         anatomy = self._model.anatomy
         with torch.inference_mode():
-            logit = self.read(stream, vectors, bias)
+            logit, head = self.read(stream, vectors, bias), torch.zeros_like(bias)
+            behind = torch.ones_like(bias)
+            if anatomy.transform is not None:
+                projected = anatomy.project_stream(stream.to(self._model.dtype))
+                activated = anatomy.transform.activate(projected)
+                vectors, of_norm = self._transform_norm.step_back(vectors, activated)
+                head, bias = (vectors * (activated.double() - projected.double())).sum(-1), bias + of_norm
+                if anatomy.transform.norm is not None and not divided:
+                    behind = self._transform_norm.scale(activated).to(bias.device)
             if self._matrix is not None:
                 offset = anatomy.project(torch.zeros_like(stream[:1], dtype=self._model.dtype))  # type: ignore[misc]
                 bias = bias + vectors @ offset[0].double()
                 vectors = vectors @ self._matrix.double()
             direction, added = self._norm.step_back(vectors, stream, divided=divided)
         scale = anatomy.logit_scale
-        return LogitDirections(direction * scale, (bias + added) * scale, logit)
+        return LogitDirections(direction * behind[:, None] * scale, (bias + added) * scale, head * scale, logit)

@@ -8,7 +8,14 @@ import polars as pl
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.foundation.intervals import NOTHING, Estimate, exact_share, mean, share
-from mnemoscope.questions.answer_builder import MEMORIES, NO_TARGET, VALUES_WHY, AnswerBuilder
+from mnemoscope.questions.answer_builder import (
+    LINEARISED,
+    LINEARISED_CLAIM,
+    MEMORIES,
+    NO_TARGET,
+    VALUES_WHY,
+    AnswerBuilder,
+)
 from mnemoscope.questions.question import Claim, Number, Paper, Question
 from mnemoscope.questions.sources import literal_values, next_tokens, require_table, values
 from mnemoscope.questions.verdicts import above, at_most
@@ -41,6 +48,7 @@ QUESTION = Question(
                 by="agreement_best_above_baseline",
             ),
             Claim("agreement by chance", "0.0004 %", "chance", "share"),
+            LINEARISED_CLAIM,
         ),
     ),
     numbers=(
@@ -64,6 +72,7 @@ QUESTION = Question(
         Number(
             "agreement_lower_above_third", "share", "agreement in the lower layers, minus a third of the best layer's"
         ),
+        LINEARISED,
     ),
     main="agreement",
     headline=(
@@ -94,6 +103,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     builder = AnswerBuilder(QUESTION, {"best_layer": pl.Int16})
     for adding, read in ((builder.literal(), literal_values(rows)), (builder, rows)):
         _add(adding, atlas, read, frequent)
+    builder.add_linearised(atlas)
     return builder.frame()
 
 

@@ -11,7 +11,14 @@ import polars as pl
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.foundation.intervals import Estimate, mean, mean_share, share
-from mnemoscope.questions.answer_builder import MEMORIES, NO_TARGET, VALUES_WHY, AnswerBuilder
+from mnemoscope.questions.answer_builder import (
+    LINEARISED,
+    LINEARISED_CLAIM,
+    MEMORIES,
+    NO_TARGET,
+    VALUES_WHY,
+    AnswerBuilder,
+)
 from mnemoscope.questions.question import Answer, Claim, Finding, Number, Outcome, Paper, Question, Row, Verdict
 from mnemoscope.questions.sources import by_layer, literal_values, next_tokens, values
 from mnemoscope.questions.verdicts import NOTHING_FOUND, difference, is_above
@@ -67,6 +74,7 @@ QUESTION = Question(
                 "top100_with_trigger",
                 "share",
             ),
+            LINEARISED_CLAIM,
         ),
     ),
     finding=Finding(
@@ -95,6 +103,7 @@ QUESTION = Question(
         Number("working_top100_trigger_share", "share", "of these 100, share of triggers they are right after, mean"),
         Number("working_top100_agreement", "share", "of these 100, agreement"),
         Number("all_value_norm", "number", "norm of all values, mean"),
+        LINEARISED,
     ),
     main="max_probability",
     headline=(
@@ -138,6 +147,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
             builder.add(of, "working_confident", share(int((probability >= CONFIDENT).sum()), here.height))
         _add_deciles(builder, at_work, WORKING_DECILES, by="working_probability")
         _add_most_confident(builder, atlas, at_work, by="working_probability", prefix="working_")
+    builder.add_linearised(atlas)
     return builder.frame()
 
 

@@ -9,7 +9,14 @@ from numpy.typing import ArrayLike
 from mnemoscope.atlas import Atlas
 from mnemoscope.foundation.formatting import format_interval, format_value
 from mnemoscope.foundation.intervals import NOTHING, Estimate, order_statistic, share, wilson
-from mnemoscope.questions.answer_builder import MEMORIES, NO_TARGET, VALUES_WHY, AnswerBuilder
+from mnemoscope.questions.answer_builder import (
+    LINEARISED,
+    LINEARISED_CLAIM,
+    MEMORIES,
+    NO_TARGET,
+    VALUES_WHY,
+    AnswerBuilder,
+)
 from mnemoscope.questions.question import Answer, Finding, Number, Outcome, Paper, Question
 from mnemoscope.questions.sources import by_layer, literal_values, values
 from mnemoscope.questions.verdicts import NOTHING_FOUND, is_above
@@ -35,6 +42,7 @@ QUESTION = Question(
         figure="Figure 5",
         section="4",
         question="How high does a value rank the token that follows the memory's best trigger?",
+        claims=(LINEARISED_CLAIM,),
     ),
     finding=Finding(
         "values rank the target higher in the upper layers",
@@ -51,6 +59,7 @@ QUESTION = Question(
             "share",
             "pairs of an upper and a lower memory in which the upper one ranks its target higher",
         ),
+        LINEARISED,
     ),
     main="q50",
     headline=("literal_q50", "q05", "q25", "q50", "q75", "q95", "within_10", "within_100"),
@@ -69,6 +78,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     rows = values(atlas)
     for adding, read in ((builder.literal(), literal_values(rows)), (builder, rows)):
         _add(adding, atlas, read.filter(pl.col("target_rank").is_not_null()))
+    builder.add_linearised(atlas)
     return builder.frame()
 
 

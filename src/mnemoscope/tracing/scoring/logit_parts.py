@@ -95,7 +95,7 @@ class StreamParts(Generic[T]):
 class LogitParts:
     """The parts of logits, each `[..., row]`, float64; `attention`, `ffn` and `other` have a first axis of layers.
     `other` is what is added between the block before and this one, by blocks without such a layer, and by inseparable
-    attention; `attention` is 0 there.
+    attention; `attention` is 0 there. `head` is what the function inside a head's transform changes.
     """
 
     embedding: Tensor
@@ -103,6 +103,7 @@ class LogitParts:
     ffn: Tensor
     other: Tensor
     bias: Tensor
+    head: Tensor
     logit: Tensor
 
 
@@ -158,4 +159,4 @@ class LogitSplitter:
             later = streams.before
         other[-1] = other[-1] + part(later.double() - embedding.double())
         of_attention, of_ffn, of_other = (torch.stack(parts[::-1]) for parts in (attention, ffn, other))
-        return LogitParts(part(embedding), of_attention, of_ffn, of_other, bias, directions.logit)
+        return LogitParts(part(embedding), of_attention, of_ffn, of_other, bias, directions.head, directions.logit)

@@ -31,6 +31,7 @@ TOKENS_KEPT = 20
 """Top and bottom tokens kept of each value."""
 AT_WORK = (("working_logit", "working_probability"), ("working_logit_negative", "working_probability_negative"))
 """The columns of values at typical activations, by sign; null without a scale."""
+_LITERAL_TOKENS = ("literal_top", "literal_target_rank")
 _DIRECTIONS, _CLEAR = 1_000, 0.99
 """Random directions, and the share of them whose first score is not clear."""
 TIE = 1e-5
@@ -99,8 +100,14 @@ class ValuePass:
         with_triggers = [(names, factor) for names, factor in by_sign if not np.isnan(factor).all()]
         times = [(names, torch.from_numpy(np.nan_to_num(numbers, nan=1.0))) for names, numbers in with_triggers]
         read = partial(_read_scores, wanted, times if projector.linear else ())
-        bare, read_literal = model.bare(values), partial(_read_literal, wanted.literal)
-        if torch.equal(bare, folded):  # without norms on the way one product serves both
+        read_literal = partial(_read_literal, wanted.literal)
+        if model.anatomy.transform is not None:  # no score is a product of the value with the head's matrix
+            columns |= join_columns(projector.read_all(folded, read, opposite=True))
+            columns |= {
+                "literal_max_probability": unknown,
+                **dict.fromkeys(_LITERAL_TOKENS, pa.nulls(memories, pa.int32())),
+            }
+        elif torch.equal(bare := model.bare(values), folded):  # without norms on the way one product serves both
             columns |= join_columns(
                 projector.read_all(folded, lambda share: read(share) | read_literal(share), opposite=True)
             )
@@ -116,7 +123,8 @@ class ValuePass:
             raise NotFinite(f"{named} has a key, a value or scores that are not finite; check the model's weights")
         for prefix, target in (("", wanted.target), ("literal_", wanted.literal)):
             for name, column in (("target", target), ("target_rank", columns[f"{prefix}target_rank"])):
-                columns[prefix + name] = pa.array(column.astype(np.int32), mask=target < 0)
+                if isinstance(column, np.ndarray):
+                    columns[prefix + name] = pa.array(column.astype(np.int32), mask=target < 0)
         for name in ("trigger_log_probability", "top_z", "bottom_z"):
             column = columns[name].astype(np.float32)
             columns[name] = pa.array(column, mask=~np.isfinite(column))

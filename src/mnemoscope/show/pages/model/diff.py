@@ -79,6 +79,7 @@ class DiffView:
         kinds = ("attention", "memories", "other")
         layers = {kind: [changes.get((kind, layer), 0.0) for layer in range(self._layers)] for kind in kinds}
         ends = [(kind, changes.get((kind, None), 0.0)) for kind in ("embedding", "biases", "norm_scale")]
+        ends += [("head", changes["head", None])] if ("head", None) in changes else []
         first, second = self.difference["difference"]["first"], self.difference["difference"]["second"]
         return draw_waterfall([("first", first), ends[0]], layers, ends[1:], second)
 

@@ -312,8 +312,8 @@ class TraceView:
 def draw_effects(attribution: Data) -> Data:
     """The direct effects of an attribution as bars; the last is their sum."""
     direct = attribution["direct"]
-    biases = [("biases", direct["biases"])] if direct["biases"] else []
-    return draw_waterfall([("embedding", direct["embedding"])], direct, biases, attribution["difference"])
+    after = [(kind, direct[kind]) for kind in ("biases", "head") if direct[kind]]
+    return draw_waterfall([("embedding", direct["embedding"])], direct, after, attribution["difference"])
 
 
 def draw_waterfall(
