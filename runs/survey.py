@@ -54,7 +54,7 @@ def look_at(kind: str, type: str, folder: Path) -> dict[str, Any]:
     import torch
     from transformers.utils import logging
 
-    from survey_models import build, entries, save
+    from survey_models import build, entries, keep_nothing, save
     from survey_reference import NotCompared, survey
 
     torch.set_num_threads(1)
@@ -67,6 +67,7 @@ def look_at(kind: str, type: str, folder: Path) -> dict[str, Any]:
         save(model, folder / "model", framed=kind == "masked")
     except Exception as error:
         return {"state": "not built", "reason": f"{error.__class__.__name__}: {words_of(error)}"}
+    keep_nothing(model)
     mined, held_out = texts()
     for name, sentences in (("mined", mined), ("held-out", held_out)):
         lines = (" ".join(f"w{token}" for token in sentence) for sentence in sentences)

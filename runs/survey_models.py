@@ -21,7 +21,7 @@ LISTS = {
     "seq2seq": auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
     "image-text": auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
 }
-VOCABULARY, HIDDEN, MEMORIES, LAYERS, HEADS = 200, 32, 44, 3, 4
+VOCABULARY, HIDDEN, MEMORIES, LAYERS, HEADS = 200, 32, 44, 4, 4
 WORDS = 180
 """What a text may hold; the tokens behind these stand for pictures and sounds."""
 LARGEST = 25_000_000
@@ -57,9 +57,7 @@ SIZES: dict[str, int] = {
     **_names(
         HIDDEN, "hidden_size d_model n_embd dim embed_dim emb_dim embedding_size word_embed_proj_dim out_hidden_size"
     ),
-    **_names(
-        HIDDEN, "input_embedding_size output_embedding_size projection_dim d_embed lru_width attention_hidden_size"
-    ),
+    **_names(HIDDEN, "input_embedding_size output_embedding_size projection_dim d_embed lru_width"),
     **_names(HIDDEN, "text_hidden_size hidden_dim dim_model mm_hidden_size"),
     **_names(
         LAYERS, "num_hidden_layers n_layer n_layers num_layers encoder_layers decoder_layers depth num_encoder_layers"
@@ -95,27 +93,31 @@ SIZES: dict[str, int] = {
 }
 NONE_TOO = {"vocab_size", "head_dim", "n_inner", "n_routed_experts", "n_shared_experts", "num_experts_per_tok"}
 """What is small also where the default configuration says None."""
-_MROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}
+_MROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2], "partial_rotary_factor": 1.0}
+_PLACED = ("cosmos3_edge", "glm46v", "glm4v", "glm4v_moe", "glm_ocr", "glmga", "paddleocr_vl", "qwen2_5_omni_thinker")
+_PLACED += ("qwen2_5_vl", "qwen2_vl")
 _PICTURES = {"vq_config.base_channels": 32, "vq_config.channel_multiplier": [1, 1], "vq_config.attn_resolutions": []}
 _DBRX = {"ffn_hidden_size": 20, "moe_num_experts": 4, "moe_top_k": 2, "hidden_size": HIDDEN}
 SPECIAL: dict[str, dict[str, Any]] = {
+    **{type: {"text_config.rope_parameters": _MROPE} for type in _PLACED},
     "blt": {"encoder_hash_byte_group_vocab": 50, "hidden_size_global": HIDDEN},
     "chameleon": {"vocabulary_map": {"<image>": 5}, **_PICTURES},
+    "codegen": {"rotary_dim": 4},
     "cohere_compass": {"text_config.rope_parameters": {"full_attention": _MROPE}},
     "cohere_compass_text": {"rope_parameters": {"full_attention": _MROPE}},
-    "cosmos3_edge": {"text_config.rope_parameters": _MROPE},
     "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 8.0}, "ffn_config": _DBRX},
-    "deepseek_ocr2": {"text_config.mlp_layer_types": ["dense", "sparse", "sparse"]},
+    "deepseek_ocr2": {"text_config.mlp_layer_types": ["dense", "sparse", "sparse", "sparse"]},
     "emu3": {"vocabulary_map": {"<image>": 5}, "vq_config.codebook_size": 16, **_PICTURES},
     "ernie4_5_vl_moe": {"text_config.moe_intermediate_size": [20, 20]},
     "falcon_h1": {"mamba_d_ssm": 64},
     "gemma3n_text": {"num_kv_shared_layers": 0},
     "glm5_next": {"text_config.qk_rope_head_dim": 0},
     "gpt_neo": {"num_layers": 4, "attention_types": [[["global", "local"], 2]]},
+    "gptj": {"rotary_dim": 4},
     "granite4_vision": {"deepstack_layer_map": [[1, 0]]},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "janus": _PICTURES,
-    "lfm2_moe": {"layer_types": ["conv", "full_attention", "conv"]},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention", "conv", "conv"]},
     "luke": {"entity_vocab_size": 50},
     "mamba2": {"num_heads": 8},
     "masked reformer": {"axial_pos_embds": False, "feed_forward_size": MEMORIES, "num_hashes": 1},
@@ -124,9 +126,13 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "nemotron_h_omni": {"vision_config.video_temporal_patch_size": 2},
     "neomme": {"head_dim": 16},
     "perceiver": {"d_latents": HIDDEN, "num_latents": 16, "num_self_attends_per_block": 3},
+    "qwen4_exp": {"text_config.num_hidden_layers": 3},
+    "qwen4_exp_text": {"num_hidden_layers": 3},
     "reformer": {"is_decoder": True, "axial_pos_embds": False, "feed_forward_size": MEMORIES, "num_hashes": 1},
     "roc_bert": {"shape_vocab_size": 50, "pronunciation_vocab_size": 50},
-    "zamba": {"num_hidden_layers": 12, "attention_hidden_size": 2 * HIDDEN, "attention_head_dim": 2 * HIDDEN // HEADS},
+    "step3p7": {"text_config.sliding_window": 8},
+    "xmod": {"default_language": "en_XX"},
+    "zamba": {"num_hidden_layers": 12},
     "zamba2": {"num_hidden_layers": 4, "layers_block_type": ["mamba", "hybrid", "mamba", "hybrid"]},
     "zaya": {"num_experts_per_tok": 1},
 }
@@ -168,6 +174,13 @@ def build(entry: Entry, seed: int = 0) -> Any:
     model = kind(config).float().eval()
     fill(model, torch.Generator().manual_seed(seed))
     return model
+
+
+def keep_nothing(model: Any) -> None:
+    """Switches off the cache: a model whose layers all keep states, not keys, can make none of the common kind."""
+    for module in model.modules():
+        if isinstance(getattr(module, "config", None), PreTrainedConfig):
+            module.config.use_cache = False
 
 
 def fill(model: Any, generator: torch.Generator) -> None:

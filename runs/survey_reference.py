@@ -20,10 +20,11 @@ import numpy as np
 import polars as pl
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedConfig
 
 TIE = 1e-5
 """Coefficients that differ by less than this, times the larger of 1 and their size, are tied."""
+ROUNDING, LARGEST_TIE = 4, 5e-4
+"""Where float32 itself is further from float64 in a model, this many times as much is tied, at most `LARGEST_TIE`."""
 FAR = 1e4
 """A coefficient beside which the rest of the stream is nothing."""
 ASKED = 10
@@ -71,6 +72,7 @@ class Tables:
 
 @dataclass
 class Differences:
+    tie: float = TIE
     memories: int = 0
     triggers: int = 0
     count: int = 0
@@ -112,9 +114,6 @@ class BlackBox:
     """A model, and what its layers compute on sentences that are read alone, each within `before` and `after`."""
 
     def __init__(self, model: nn.Module, tables: Tables, before: Sequence[int] = (), after: Sequence[int] = ()) -> None:
-        for module in model.modules():
-            if isinstance(getattr(module, "config", None), PreTrainedConfig):
-                module.config.use_cache = False  # a model of Mamba alone has none to make
         self.model, self.before, self.after, self.hidden = model, [*before], [*after], tables.hidden
         self.layers = [tables.experts(layer) for layer in range(len(tables.values))]
         self.stacks = self._stacks()
@@ -264,9 +263,11 @@ def _take(calls: list[Call], width: int) -> Call:
     raise NotCompared(f"no map from {width} memories runs for a layer")
 
 
-def compare(tables: Tables, measured: list[dict[int | None, Array]], sentences: Sequence[Sequence[int]]) -> Differences:
+def compare(
+    tables: Tables, measured: list[dict[int | None, Array]], sentences: Sequence[Sequence[int]], tie: float = TIE
+) -> Differences:
     """The atlas beside coefficients that were measured on `sentences`, whose ids are their places."""
-    found = Differences()
+    found = Differences(tie=tie)
     place = np.array([(number, at) for number, each in enumerate(sentences) for at in range(len(each))])
     for layer, experts in enumerate(measured):
         triggers, activity = tables.triggers[layer], tables.activity[layer]
@@ -276,12 +277,12 @@ def compare(tables: Tables, measured: list[dict[int | None, Array]], sentences: 
             routed = (coefficients != 0).any(axis=1) if expert is not None else np.full(len(coefficients), True)
             _compare_activity(found, name, _of(activity, expert), coefficients[routed])
             rows = _of(triggers, expert)
-            for sign in (1, -1) if coefficients.min() < -TIE else (1,):
+            for sign in (1, -1) if coefficients.min() < -tie else (1,):
                 own = rows.filter(pl.col("sign") == sign).with_columns(pl.col("coefficient") * sign)
                 _compare_triggers(
                     found, f"{name}, sign {sign}", own, sign * coefficients, place, sentences, tables.kept
                 )
-            found.add(f"{name}: signs", rows.filter((pl.col("sign") < 0) & (coefficients.min() >= -TIE)).height)
+            found.add(f"{name}: signs", rows.filter((pl.col("sign") < 0) & (coefficients.min() >= -tie)).height)
             found.memories += coefficients.shape[1]
             found.triggers += rows.height
     return found
@@ -293,8 +294,8 @@ def _of(table: pl.DataFrame, expert: int | None) -> pl.DataFrame:
     return table.filter(pl.col("expert").eq_missing(pl.lit(expert)))
 
 
-def _near(numbers: Array) -> Array:
-    return TIE * np.maximum(1.0, np.abs(numbers))
+def _near(numbers: Array, tie: float) -> Array:
+    return tie * np.maximum(1.0, np.abs(numbers))
 
 
 def _compare_activity(found: Differences, name: str, activity: pl.DataFrame, coefficients: Array) -> None:
@@ -304,13 +305,13 @@ def _compare_activity(found: Differences, name: str, activity: pl.DataFrame, coe
         found.add(f"{name}: activity has not every memory once", memories)
         return
     found.add(f"{name}: prefixes", int((activity["prefixes"].to_numpy() != count).sum()))
-    surely, perhaps = (coefficients > TIE).sum(axis=0), (coefficients > -TIE).sum(axis=0)
+    surely, perhaps = (coefficients > found.tie).sum(axis=0), (coefficients > -found.tie).sum(axis=0)
     positive = activity["positive"].to_numpy()
     found.add(f"{name}: positive", int(((positive < surely) | (positive > perhaps)).sum()))
     if count:
         for column, own in (("mean", np.mean), ("min", np.min), ("max", np.max)):
             expected = own(coefficients, axis=0)
-            wrong = np.abs(activity[column].to_numpy() - expected) > _near(expected)
+            wrong = np.abs(activity[column].to_numpy() - expected) > _near(expected, found.tie)
             found.add(f"{name}: {column} of activity", int(wrong.sum()))
 
 
@@ -337,7 +338,7 @@ def _compare_triggers(
             found.add(f"{where}: no such memory", len(own))
             continue
         wanted = np.sort(best[:, memory])[::-1][:kept]
-        least, most = int((wanted > TIE).sum()), int((wanted > -TIE).sum())
+        least, most = int((wanted > found.tie).sum()), int((wanted > -found.tie).sum())
         found.add(f"{where}: {len(own)} triggers, not {least}", int(not least <= len(own) <= most))
         found.add(f"{where}: a sentence twice", len(own) - len({row[2] for row in own}))
         for place_in_list, (rank, stored, sentence, position, token, following) in enumerate(own):
@@ -345,10 +346,10 @@ def _compare_triggers(
             if row is None:
                 found.add(f"{where}: no such prefix", 1)
                 continue
-            expected, stored = coefficients[row, memory], abs(stored)
+            expected = coefficients[row, memory]
             error = abs(stored - expected)
             found.largest_error = max(found.largest_error, float(error / max(1.0, abs(expected))))
-            near = float(_near(expected))
+            near = float(_near(expected, found.tie))
             words = sentences[sentence]
             found.add(f"{where}, rank {rank}: coefficient {stored}, not {expected}", int(error > near))
             found.add(
@@ -361,14 +362,26 @@ def _compare_triggers(
             found.add(f"{where}, rank {rank}: token", int((words[position], after) != (token, following)))
 
 
+def _apart(one: dict[int | None, Array], other: dict[int | None, Array]) -> float:
+    """How far two measurements of a layer are from one another, by the size of the second above 1."""
+    return max(float((np.abs(one[each] - other[each]) / np.maximum(1.0, np.abs(other[each]))).max()) for each in one)
+
+
 def survey(
     model: nn.Module, atlas: Path, sentences: Sequence[Sequence[int]], before: Sequence[int], after: Sequence[int]
 ) -> Differences:
     """A model's atlas of `sentences` beside the model."""
     tables = Tables.read(atlas)
     box = BlackBox(model, tables, before, after)
-    found = compare(tables, box.coefficients(sentences), sentences)
+    measured = box.coefficients(sentences)
+    found = compare(tables, measured, sentences)
     ranks = box.promoted(tables, sentences[0])
+    if found.count:
+        if hasattr(model, "set_experts_implementation"):
+            model.set_experts_implementation("eager")  # the others have no float64
+        exact = BlackBox(model.double(), tables, before, after).coefficients(sentences)
+        tie = min(LARGEST_TIE, ROUNDING * max(map(_apart, measured, exact)))
+        found = compare(tables, exact, sentences, max(TIE, tie))
     if ranks:
         found.value_rank = float(np.median(ranks))
         found.add(
