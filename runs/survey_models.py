@@ -166,6 +166,8 @@ def build(entry: Entry, seed: int = 0) -> Any:
     kind = getattr(transformers, entry.model)
     if not isinstance(config, kind.config_class):  # a text half under the name of the whole
         config = next((each for each in vars(config).values() if isinstance(each, kind.config_class)), config)
+    if entry.kind == "causal" and entry.type in LISTS["masked"] and hasattr(config, "is_decoder"):
+        config.is_decoder = True  # BERT's family as decoders
     with torch.device("meta"):
         count = sum(each.numel() for each in kind(config).parameters())
     if count > LARGEST:
