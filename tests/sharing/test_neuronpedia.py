@@ -95,7 +95,7 @@ def test_examples_are_whole_where_the_atlas_has_them(exported: Path, gelu: ms.At
 
 
 def test_a_head_that_is_not_linear_has_no_scores_of_the_opposite(tmp_path: Path) -> None:
-    atlas = build_atlas(tmp_path / "atlas", model={"head": "transformed", "hub": "openai-community/gpt2"})
+    atlas = build_atlas(tmp_path / "atlas", model={"head": "adaptive softmax", "hub": "openai-community/gpt2"})
     out = ms.export(atlas, tmp_path / "out", to="neuronpedia", progress=False).directory
     stored = batch(out, "neg-neurons/layer-000/batch-0.json")
     assert stored["model_id"] == "gpt2-small"

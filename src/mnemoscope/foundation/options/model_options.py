@@ -100,7 +100,7 @@ def check_names(model: str, opening: "ModelOptions") -> None:
     if stored and (parts := parts_of(model)) > 1:
         raise ModelNotFound(
             f"{model!r} is one of {parts} parts, which are not read; join them with llama.cpp's"
-            " llama-gguf-split --merge, and name the file that it writes"
+            " `llama-gguf-split --merge`, and name the file that it writes"
         )
     stored = stored or lone_checkpoint(model) is not None
     if not stored and not (separator and scheme in ("builtin", "handmade", "fairseq")):
