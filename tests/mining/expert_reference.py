@@ -144,6 +144,7 @@ class SlowMixture(SlowTransformer):
         self.layers = len(blocks_of(self.hf))
         self._blocks = [path for path in self._names if re.fullmatch(r"(model\.layers|transformer\.blocks)\.\d+", path)]
         self._final, self._project = inner_of(self.hf).get_submodule(self.hand.case.final_norm), None
+        self._transform = None
 
     def values(self, layer: int) -> Tensor:
         return self.hand.values(layer)
