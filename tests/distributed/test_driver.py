@@ -159,7 +159,7 @@ def test_patterns_that_another_process_finds_have_the_same_bytes(
 
     def do_late(worker: Worker, stage: Stage, number: int) -> None:
         """Leaves the helper the time to find patterns of a layer."""
-        records, until = tmp_path / "helped/work/records", time.monotonic() + 60
+        records, until = tmp_path / "helped" / "work" / "records", time.monotonic() + 60
         while stage.name == "patterns" and not helped[0] and time.monotonic() < until:
             helped[0] = sum(each.read_bytes().count(b'"patterns"') for each in records.glob("helper-*.jsonl"))
             time.sleep(0.05)

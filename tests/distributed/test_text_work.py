@@ -199,7 +199,7 @@ def test_another_text_is_refused_by_name(shared: Shared, tmp_path: Path) -> None
     shared.lines.write_text(shared.lines.read_text() + "one more line\n")
     share(shared.model, shared.lines, tmp_path / "b")
     shutil.rmtree(shared.directory / "work/text")
-    shutil.copytree(tmp_path / "b/work/text", shared.directory / "work/text")
+    shutil.copytree(tmp_path / "b" / "work" / "text", shared.directory / "work/text")
     with pytest.raises(PartsDiffer, match="is not that of the plan"):
         shared.run.open_text()
 
