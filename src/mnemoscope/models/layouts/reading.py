@@ -15,8 +15,7 @@ from transformers import AutoModelForCausalLM
 from mnemoscope.errors import ModelUnsupported
 from mnemoscope.models.layouts.llama2c import as_llama, read_bin
 from mnemoscope.models.layouts.nanogpt import as_gpt2
-
-_WRAPPERS = ("_orig_mod.", "module.")
+from mnemoscope.models.modules.weight_layouts import without_wrappers
 
 
 def read_foreign(path: Path) -> Any:
@@ -36,16 +35,10 @@ def read_foreign(path: Path) -> Any:
                 f"{where} is no checkpoint of nanoGPT or llama2.c, which have 'model' and 'model_args': it has {holds};"
                 " give the folder of a model that was saved for transformers"
             )
-        named = {_without_wrappers(str(name)): value for name, value in own.items() if isinstance(value, Tensor)}
+        named = {without_wrappers(str(name)): value for name, value in own.items() if isinstance(value, Tensor)}
         config, weights = (as_llama if "dim" in stated else as_gpt2)(stated, named, where)
     auto: Any = AutoModelForCausalLM
     with torch.device("meta"):
         empty = auto.from_config(config)
     load: Any = type(empty).from_pretrained
     return load(None, config=config, state_dict=weights, dtype="auto")
-
-
-def _without_wrappers(name: str) -> str:
-    for wrapper in _WRAPPERS:
-        name = name.removeprefix(wrapper)
-    return name

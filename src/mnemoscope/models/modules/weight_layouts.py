@@ -38,6 +38,11 @@ _OF_CLASSES = re.compile(r"(^|\.)(score|classifier|v_head|value_head|reward_head
 _OLD_NORMS = {"gamma": "weight", "beta": "bias"}
 
 
+def without_wrappers(name: str) -> str:
+    """The name of a weight without the names of wrappers of training code in it."""
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+
+
 def weight_files(folder: Path) -> list[Path]:
     """The files that hold the folder's weights, of one kind; or none."""
     for pattern in _FILES:
@@ -178,7 +183,7 @@ def fitting_names(stored: Iterable[str], *, wanted: Iterable[str], base: str) ->
         return changed if sum(map(fits, changed.values())) > sum(map(fits, names.values())) else names
 
     names = {name: name for name in stored}
-    names = better(names, lambda name: ".".join(part for part in name.split(".") if part not in _WRAPPERS))
+    names = better(names, without_wrappers)
     names = better(names, _without_old_norms)
     stranger = next((now for now in names.values() if not fits(now)), "")
     for prefix in accumulate(f"{part}." for part in stranger.split(".")[:-1]):
