@@ -60,7 +60,8 @@ class Column:
 class TableKind:
     """One table. `numbered` is the stem of numbered files (`layer`, `part`), None for one file at the atlas's top.
     `mined`: the atlas's manifest covers it. `optional`: it may be missing, or covered by the manifest of the
-    extensions. `declared` are the columns, `for_experts` those that a model of experts adds, before `memory` or last.
+    extensions. `declared` are the columns, `for_experts` those that a model of experts adds, before `memory` or last,
+    and `for_some` those that other models add, each by itself.
 
     A line declares a column, or several of one kind: `name,name type word ... | meaning`, and goes on where the next
     one is indented. The type is that of a list in brackets, and `?` after it allows nulls. The words are fields of
@@ -73,6 +74,7 @@ class TableKind:
     mined: bool = True
     optional: bool = False
     for_experts: str = ""
+    for_some: str = ""
     declared: str = ""
 
     def with_columns(self, declared: str) -> "TableKind":
@@ -89,13 +91,17 @@ class TableKind:
         return parse_columns(self.for_experts)
 
     @cached_property
+    def of_some(self) -> list[Column]:
+        return parse_columns(self.for_some)
+
+    @cached_property
     def columns(self) -> pa.Schema:
         return pa.schema([column.field for column in self.of_all])
 
     @cached_property
     def by_name(self) -> dict[str, Column]:
-        """Every column by name, those of a model of experts last."""
-        return {column.name: column for column in (*self.of_all, *self.of_experts)}
+        """Every column by name, those of some models last."""
+        return {column.name: column for column in (*self.of_all, *self.of_experts, *self.of_some)}
 
     def numbers(self, row: Mapping[str, Any]) -> list[tuple[Column, str]]:
         """The numbers of a row, each as it is shown; without nulls, and columns that the row lacks."""
@@ -103,9 +109,12 @@ class TableKind:
         return [(one, one.format(row[one.name])) for one in there]
 
     def columns_beside(self, names: Sequence[str]) -> pa.Schema:
-        """The columns, with those of a model of experts if `names` has them: `expert` before `memory`, others last."""
-        added = [column.field for column in self.of_experts]
-        if not added or not {column.name for column in added} <= set(names):
+        """The columns, with those of some models if `names` has them: `expert` before `memory`, others last."""
+        added, has = [column.field for column in self.of_experts], set(names)
+        if not {column.name for column in added} <= has:
+            added = []
+        added += [column.field for column in self.of_some if column.name in has]
+        if not added:
             return self.columns
         fields, at = list(self.columns), max(0, self.columns.get_field_index("memory"))
         first = [column for column in added if column.name == "expert"]

@@ -16,6 +16,7 @@ from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 from mnemoscope.atlas.schema import SCHEMA_VERSION, Provenance
 from mnemoscope.errors import AtlasDamaged
 from mnemoscope.foundation.files import is_file_entry
+from mnemoscope.foundation.reading import Reading
 
 MOST = 2**24
 """Most memories of a layer, and most rows of the vocabulary: some sixty times those of the largest models."""
@@ -97,6 +98,7 @@ class MinedModel:
     gated: Flag
     head: Text
     beginning: BeginningRecord
+    reading: Reading
     proof: dict[str, Number | None]
     layer_blocks: Sequence[Count] = ()
     """The block of every layer, in models that also have blocks without a feed-forward layer; else empty."""

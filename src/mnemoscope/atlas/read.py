@@ -116,7 +116,7 @@ class Atlas(Tables):
     @property
     def reading(self) -> Reading:
         """How the mined model reads a text."""
-        return Reading.of(self.manifest.model.beginning.token)
+        return self.manifest.model.reading
 
     @overload
     def __getitem__(self, key: "str | MemoryId | tuple[int, int]") -> "Memory": ...

@@ -58,7 +58,16 @@ _KINDS = (
         next_token int32? | null at the end of the sentence
     """),
     # A row group spans about 256 memories of 50 triggers, so one memory is read without its layer.
-    TableKind("triggers", 12_800, "layer", for_experts=_WEIGHED).with_columns("""
+    TableKind(
+        "triggers",
+        12_800,
+        "layer",
+        for_experts=_WEIGHED,
+        for_some="""
+            own_coefficient float32? form=number | in models that read sentences whole: the coefficient where that
+                position is masked; of the trigger that gives the target, else null
+        """,
+    ).with_columns("""
         memory int32
         sign int8 | +1: the highest coefficients (all > 0); -1: the lowest (all < 0)
         rank int16 form=rank | 0 is the strongest
@@ -151,10 +160,11 @@ _KINDS = (
         sign int8 | +1
         trigger_rank int16 form=rank | the trigger's
         position int32 | the trigger is `tokens[0..position]`
-        removed string | first, last or random
+        removed string | first, last, random, in models that read sentences whole also own (masked)
         removed_position int32 | which position that was
         coefficient float32 form=number | the trigger's
-        removed_coefficient float32 form=number | the one at the new last position
+        removed_coefficient float32 form=number | the one at the new place of that token, or of the one before it where
+            that was dropped
     """),
     TableKind("prefixes", 65_536).with_columns("""
         prefix int32 | 0, 1, 2, ...

@@ -69,8 +69,10 @@ class Attributor:
 
     @cached_property
     def effects(self) -> DirectEffects:
-        last = self.grid.columns + self.model.reading.last
-        effects = direct_effects(self.model, self._words, slice(last, last + 1), self.difference.directions, heads=True)
+        asked = self.model.reading.asked(self.ids[0].tolist())
+        effects = direct_effects(
+            self.model, self._words, slice(asked, asked + 1), self.difference.directions, heads=True
+        )
         if not bool(effects.parts.logit.isfinite().all()):
             raise NotFinite("the model gives NaN or infinite scores for this prompt; try --dtype float32")
         return effects

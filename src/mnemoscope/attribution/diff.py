@@ -439,9 +439,9 @@ def _effects(one: Side, its: Side, grid: Grid) -> Floats:
 
 def _run(model: LanguageModel, tokens: tuple[int, ...], pair: tuple[int, int]) -> Side:
     difference = LogitDifference(model, *pair)
-    last = model.reading.columns(len(tokens)) + model.reading.last
+    asked = model.reading.asked(model.reading.frame(tokens))
     effects = direct_effects(
-        model, tokens, slice(last, last + 1), lambda streams: difference.directions(streams, divided=False)
+        model, tokens, slice(asked, asked + 1), lambda streams: difference.directions(streams, divided=False)
     )
     ids = ids_of(model, list(tokens))
     return Side(model, tokens, difference, effects, coefficients_of(model, ids), ids)

@@ -21,8 +21,9 @@ from mnemoscope.models.modules.taps import Taps
 
 def prompt_gradients(model: LanguageModel, ids: Tensor, difference: LogitDifference) -> list[tuple[Tensor, Tensor]]:
     """By layer the coefficients m and dF/dm `[column, memory]` of one prompt."""
+    asked = model.reading.asked(ids[0].tolist())
     with _memory_told(ids):
-        by_layer = coefficient_gradients(model, ids, lambda final: difference.of(final[:, model.reading.last]))
+        by_layer = coefficient_gradients(model, ids, lambda final: difference.of(final[:, asked]))
     return [(coefficients[0], gradient[0]) for coefficients, gradient in by_layer.values()]
 
 
@@ -86,7 +87,8 @@ def written_gradients(
                 for branch in range(max(1, len(model.layer(layer).ffn.branches))):
                     tap_written(model, layer, branch, taps, partial(add_zero, (layer, branch)))
             model.backbone(ids, gradients=True)
-        slopes = torch.autograd.grad(difference.of(final[-1][:, model.reading.last]).sum(), list(added.values()))
+        asked = final[-1][:, model.reading.asked(ids[0].tolist())]
+        slopes = torch.autograd.grad(difference.of(asked).sum(), list(added.values()))
     gradients = {layer: torch.zeros(ids.shape[1], model.sizes.memories[layer]) for layer in layers}
     with torch.inference_mode():
         for (layer, branch), slope in zip(added, slopes, strict=True):

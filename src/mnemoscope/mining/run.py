@@ -60,6 +60,7 @@ def mine(
     max_tokens: int | None = None,
     prefixes: int = 4000,
     removals: int | str | None = None,
+    own: int | str | None = None,
     neighbours: int = 10,
     part: str | tuple[int, int] | None = None,
     batch_tokens: int | None = None,
@@ -109,6 +110,7 @@ def mine(
         max_tokens: Stop after so many tokens.
         prefixes: Held-out prefixes to ask questions on.
         removals: Memories per layer for token removal, or all; None: by the size of the text.
+        own: Memories asked with their token masked, in models that read sentences whole; None: all up to 50,000.
         neighbours: Most similar values kept of each memory; 0 compares none.
         part: Only every N-th batch; join with merge. (I, N) or `I/N`.
         batch_tokens: Padded tokens per batch; None: from the model's sizes.

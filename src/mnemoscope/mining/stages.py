@@ -7,6 +7,7 @@ the first stage that needs all triggers.
 from mnemoscope.mining.passes.attention import AttentionPass
 from mnemoscope.mining.passes.importance import ImportancePass
 from mnemoscope.mining.passes.memorised import DRAWING, MemorisedPass, draw_documents
+from mnemoscope.mining.passes.own_coefficients import OwnPass
 from mnemoscope.mining.passes.predictions import PredictionPass
 from mnemoscope.mining.passes.prefix_pass import pass_stages
 from mnemoscope.mining.passes.random_pass import RANDOM_STAGES
@@ -30,6 +31,7 @@ STAGES: tuple[Stage, ...] = (
     Stage(TEXT, "text", lambda worker, _: TextWork(worker).run(), needs_all=False, collect=collect_states),
     Stage("merging", "layer", merge_layer, needs_all=False),
     Stage("text tables", "run", write_text_tables, needs_all=False),
+    *pass_stages("own coefficients", OwnPass, mined="asked"),
     Stage("tables", "layer", write_layer_tables, needs_all=False),
     *pass_stages("scales", ScalePass),
     Stage("values", "layer", write_layer_values),
@@ -55,6 +57,6 @@ OPTIONAL_TABLES: tuple[str, ...] = tuple(dict.fromkeys(stage.table for stage in 
 
 
 def mined_stages(plan: MiningPlan) -> tuple[Stage, ...]:
-    """The stages of mining by a plan, in order."""
-    asked = {stage.table for stage in STAGES if stage.mined == "asked" and getattr(plan, str(stage.table))}
-    return tuple(stage for stage in STAGES if stage.mined == "always" or stage.table in asked)
+    """The stages of mining by a plan, in order: those asked for are named by their table, or make no table (`own`)."""
+    asked = {"always": True, "never": False}
+    return tuple(stage for stage in STAGES if asked.get(stage.mined, getattr(plan, stage.table or "own", None)))

@@ -22,7 +22,6 @@ from mnemoscope.foundation.cache import Cache
 from mnemoscope.foundation.memory_changes import At
 from mnemoscope.foundation.memory_names import MemoryId, Numbering
 from mnemoscope.foundation.options.chat_prompt import ChatPrompt, Prompt, check_messages
-from mnemoscope.foundation.reading import Reading
 from mnemoscope.models.anatomy.anatomy import Anatomy, Layer, experts_chosen
 from mnemoscope.models.loaded_parts import LoadedParts
 from mnemoscope.models.memories.groups import Group, join
@@ -89,7 +88,8 @@ class LanguageModel(metaclass=_Reloaded):
         self.source, self.opening, self.hub, self.name = parts.spec, parts.opening, parts.hub, parts.shown_name
         self.spec = parts.opening.spec_of(self.name)
         self.revision, self.content = revision, content
-        self.fingerprint = fingerprint(content, beginning)
+        self.reading = parts.reads(anatomy.rows)
+        self.fingerprint = fingerprint(content, beginning, self.reading)
         self.family = anatomy.family
         self.block = layers[0].kind
         self.gated = any(layer.ffn.has_gate for layer in layers)
@@ -109,7 +109,7 @@ class LanguageModel(metaclass=_Reloaded):
         self._running, self.lock = local(), _LOCKS.setdefault(anatomy.model, RLock())
         self.cache = Cache()
         self.reader, self.padding = parts.reader(beginning), parts.padding(anatomy.rows)
-        self.beginning, self.reading = beginning, Reading.of(beginning.token)
+        self.beginning = beginning
         self.ends = parts.ends(anatomy.rows).union(parts.beginning(anatomy.rows).tokens)
         self.sizes = Sizes(
             layers=len(layers),
@@ -120,8 +120,10 @@ class LanguageModel(metaclass=_Reloaded):
             parameters=count_parameters(anatomy.model),
             ffn_parameters=sum(layer.ffn.parameters for layer in layers),
         )
-        self.longest = self.sizes.context - self.reading.offset
+        self.longest = self.sizes.context - self.reading.framing
         self.boundaries, self.eager, self.unread = parts.boundaries, True, parts.unread
+        if not self.reading.causal:  # rows of one length only: nothing is padded
+            self.boundaries = tuple(range(1, self.sizes.context))
         self.head_width = self.sizes.hidden if anatomy.project is None else rows_of(anatomy.project)
         self._final_fold = self.fold_of(anatomy.final_norm)
         behind = None if anatomy.transform is None else anatomy.transform.norm
@@ -166,6 +168,11 @@ class LanguageModel(metaclass=_Reloaded):
         begun: int = getattr(self._running, "begun", 0)
         return begun
 
+    @property
+    def asked(self) -> int:
+        """The column that is asked about in this thread's running forward, or its last one."""
+        return self.reading.asked(self._running.first_row.tolist())
+
     def split_batch(self, tensor: Tensor) -> Tensor:
         """A tensor of this thread's running forward as [batch, position, ...]: some blocks flatten the two."""
         return tensor.view(*self.shape, tensor.shape[-1]) if tensor.dim() == 2 else tensor
@@ -206,8 +213,15 @@ class LanguageModel(metaclass=_Reloaded):
         return self.cache.get(("chat", str(chat_template(self.reader))), make)
 
     def _reader_of(self, prompt: str) -> Reader | ChatReader:
-        """In a chat the special strings are special tokens."""
-        return self.chat_reader() if isinstance(prompt, ChatPrompt) else self.reader
+        """In a chat the special strings are special tokens, and so they are where a prompt may hold a mask."""
+        if isinstance(prompt, ChatPrompt):
+            return self.chat_reader()
+        return self.reader if self.reading.causal else self._special_reader
+
+    @cached_property
+    def _special_reader(self) -> Reader:
+        with_special: Callable[[], Reader] | None = getattr(self.reader, "with_special", None)
+        return self.reader if with_special is None else with_special()
 
     def prompt_tokens(self, prompt: Prompt) -> list[int]:
         """The prompt's own token ids, at least one; raises PromptError."""
@@ -421,6 +435,7 @@ class LanguageModel(metaclass=_Reloaded):
 
     def _forward(self, module: nn.Module, ids: Tensor, *, gradients: bool = False, past: Any = None) -> Tensor:
         self._running.shape = (ids.shape[0], ids.shape[1])
+        self._running.first_row = ids[0]
         self._running.begun = 0 if past is None else past.get_seq_length()
         return run(module, ids, gradients=gradients, past=past)
 

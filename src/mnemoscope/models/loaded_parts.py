@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from traceback import walk_tb
 from typing import Any
 
+from mnemoscope.errors import OptionError
 from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions, display_name, full_name, is_path
+from mnemoscope.foundation.reading import Reading
 from mnemoscope.models.anatomy.anatomy import Anatomy
 from mnemoscope.models.tokens.id_tokens import IdTokens
 from mnemoscope.models.tokens.model_tokens import Beginning, Reader, chosen_beginning
@@ -30,6 +32,7 @@ class LoadedParts:
     boundaries row lengths beyond which the computation differs (company.py)
     ends       the end-of-text tokens, for a head of so many rows
     padding    the token that fills up shorter rows, if any
+    whole      how sentences are read, for a head of so many rows, by a model that reads them whole
     """
 
     network: Any
@@ -46,6 +49,7 @@ class LoadedParts:
     name: str | None = None
     boundaries: tuple[int, ...] = ()
     unread: tuple[str, ...] = ()
+    whole: Callable[[int], Reading] | None = None
 
     @property
     def shown_name(self) -> str:
@@ -55,8 +59,16 @@ class LoadedParts:
     def hub(self) -> str | None:
         return None if ":" in self.spec or is_path(full_name(self.spec)) else self.spec
 
+    def reads(self, rows: int) -> Reading:
+        """How the model reads a sentence; its beginning token is the first of the frame."""
+        return Reading.of(self.begins(rows).token) if self.whole is None else self.whole(rows)
+
     def begins(self, rows: int) -> Beginning:
         usual, asked = self.beginning(rows), self.opening.beginning
+        if self.whole is not None:
+            if asked is not None:
+                raise OptionError("--beginning is of models that read from left to right; this one has its own frame")
+            return Beginning(next(iter(self.whole(rows).before), None), "frame")
         return usual if asked is None else chosen_beginning(asked, usual, self.tokens, rows=rows)
 
     def reader(self, beginning: Beginning) -> Reader:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mnemoscope.errors import ModelDiffers, PlanDiffers
+from mnemoscope.errors import ModelDiffers, OptionError, PlanDiffers
 from mnemoscope.foundation.memory_names import most_experts
 from mnemoscope.foundation.options.mining_options import (
     RULES,
@@ -51,6 +51,8 @@ _SETTLED_LATER = ("corpus_fingerprint", "validation_fingerprint", "removals")
 
 TRIGGERS_ASKED = 50
 """Positive triggers of a memory that the removal pass asks about."""
+OWN = 50_000
+"""Memories of a model that reads sentences whole whose target is asked with its token masked."""
 MOST_MEMORIES = 100
 """Most memories per layer of the default."""
 LEAST_OF_LAYER, LEAST_OF_ALL = 2, 60
@@ -79,6 +81,7 @@ class MiningPlan:
     max_tokens: int | None
     prefixes: int
     removals: int | str | None
+    own: int | str | None
     neighbours: int
     batch_tokens: int
     dtype: str
@@ -123,6 +126,7 @@ class MiningPlan:
             "per_sentence": str(options.per_sentence),
             "layers": choose_layers(options.layers, model.sizes.layers),
             "removals": None if options.removals is None else parse_removals(options.removals),
+            "own": _own(options, causal=model.reading.causal),
             "batch_tokens": default_batch_tokens(model) if options.batch_tokens is None else options.batch_tokens,
             "dtype": str(model.dtype).removeprefix("torch."),
             "device": model.device.type,
@@ -288,9 +292,17 @@ def model_facts(model: "LanguageModel") -> dict[str, Any]:
             **({"experts": experts} if experts else {}),
         },
         "beginning": {"token": model.beginning.token, "kind": model.beginning.kind},
+        "reading": asdict(model.reading),
         **({} if model.eager else {"attention_weights": "unknown"}),
         "proof": {name: getattr(model.proof, name) for name in ("residual", "ablation", "keys", "scores")},
     }
+
+
+def _own(options: MiningOptions, *, causal: bool) -> int | str | None:
+    """The memories whose trigger is read with its token masked; None in a causal model."""
+    if causal and options.own is not None:
+        raise OptionError("--own is of models that read sentences whole; this one reads from left to right")
+    return None if causal else parse_removals(OWN if options.own is None else options.own)
 
 
 def default_triggers(model: "LanguageModel") -> int:

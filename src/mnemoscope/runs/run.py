@@ -214,7 +214,7 @@ class Run:
         """
         assert self.copy is not None
         plan, (part, of) = self.plan, self.part or (1, 1)
-        every = self.copy.batches(plan.batch_tokens, extra=model.reading.offset, boundaries=model.boundaries)
+        every = self.copy.batches(plan.batch_tokens, extra=model.reading.framing, boundaries=model.boundaries)
         sizes = [len(range(one, every.count, of)) for one in range(part)]
         self.batches, self.first_batch, self.tokens = sizes[-1], sum(sizes[:-1]), int(self.copy.counts["mined_tokens"])
         if self.part:

@@ -135,7 +135,7 @@ def causal_check(
     every: set[int] = set()
     missing = 0
     for row, (words, following) in enumerate(prefixes):
-        sizes = contributions_of(model, words, [named.layer])[named.layer][model.reading.last]
+        sizes = contributions_of(model, words, [named.layer])[named.layer][model.asked]
         drawn = [draw_control(sizes, number, barred=(), generator=generator) for _ in range(controls)]
         others = sorted({other for other in drawn if other is not None})
         change = _changes(model, words, following, named.layer, [number, *others], own_tokens, at=at)
@@ -203,9 +203,9 @@ def _changes(
 
         def zero(coefficients: Tensor, memories: list[int] = memories) -> Tensor:
             out = coefficients.clone()
-            first = model.reading.offset if at == "all" else out.shape[1] + model.reading.last
+            first, last = (model.reading.offset, None) if at == "all" else (model.asked, model.asked + 1)
             for row, memory in enumerate(memories, 1):
-                out[row, first:, memory] = 0
+                out[row, first:last, memory] = 0
             return out
 
         with model.lock, torch.inference_mode(), overwrite_coefficients(model, {layer: zero}):

@@ -82,11 +82,12 @@ def intervene(
 
 def _overwrite(model: LanguageModel, changes: list[tuple[int, Intervention]], coefficients: Tensor) -> Tensor:
     out, first = coefficients.clone(), model.reading.offset - model.begun
+    own = out.shape[1] - len(model.reading.after)
     for number, change in changes:
-        at_last = out.shape[1] + model.reading.last
-        start = at_last if change.at == "last" else first + (0 if change.at == "all" else int(change.at))
-        # Never the beginning token, which is before `first`.
-        place = out[:, max(first, start, 0) :, number]
+        at_last = change.at == "last"
+        start = model.asked if at_last else first + (0 if change.at == "all" else int(change.at))
+        # Never the frame.
+        place = out[:, max(first, start, 0) : start + 1 if at_last else own, number]
         (place.fill_ if change.how == "set" else place.mul_)(change.value)
     return out
 

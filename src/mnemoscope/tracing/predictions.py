@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from mnemoscope.errors import InterventionError, NotFinite, OptionError
+from mnemoscope.errors import InterventionError, ModelUnsupported, NotFinite, OptionError
 from mnemoscope.foundation.memory_changes import Interventions, counted_from, interventions_of
 from mnemoscope.foundation.options.chat_prompt import Prompt, first_position
 from mnemoscope.models import LanguageModel, read_final
@@ -105,6 +105,8 @@ def generate(
             f"tokens={tokens}, temperature={temperature}, likely={likely} is not possible; "
             "tokens and temperature must be 0 or more, likely 1 or more"
         )
+    if not model.reading.causal:
+        raise ModelUnsupported(f"{model.spec} predicts masked tokens and continues no text; ask for one at a mask")
     prompt = model.prompt_text(prompt)
     prompted, first = model.prompt_tokens(prompt), first_position(prompt)
     changes = counted_from(interventions_of(interventions, of=model), first)
@@ -137,7 +139,8 @@ def last_streams(model: LanguageModel, ids: Tensor, *, past: Any = None, many: i
     `many` those of so many last positions, `[batch * many, hidden]`.
     """
     streams: list[Tensor] = []
-    asked = slice(ids.shape[1] + model.reading.last + 1 - many, ids.shape[1] + model.reading.last + 1)
+    last = model.reading.asked(ids[0].tolist()) + 1
+    asked = slice(last - many, last)
     with read_final(model, lambda stream: streams.append(stream[:, asked].flatten(0, 1).clone())):
         model.backbone(ids, past=past)
     return streams[0]

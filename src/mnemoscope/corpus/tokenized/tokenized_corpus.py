@@ -182,7 +182,7 @@ def plan_batches(
 
     No batch crosses a window of `window` sentences, has more than `batch_tokens` positions (padding and `extra`
     included) unless it is one sentence, has rows on both sides of a boundary, or is padding by more than a twentieth.
-    `extra` is 1 for a beginning token before each sentence, else 0; it counts towards `boundaries`, which ascend. The
+    `extra` is how many tokens frame each sentence; it counts towards `boundaries`, which ascend. The
     result depends on the arguments alone.
     """
     if batch_tokens < 1 or window < 1:

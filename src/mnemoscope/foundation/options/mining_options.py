@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from mnemoscope.errors import OptionError
@@ -56,13 +57,13 @@ def parse_part(part: str | tuple[int, int]) -> tuple[int, int]:
     raise OptionError(f"--part {text!r} is not a part; write 1/3, 2/3 or 3/3 for three parts")
 
 
-def parse_removals(removals: str | int) -> int | str:
+def parse_removals(removals: str | int, *, flag: str = "--removals", of: str = "memories per layer") -> int | str:
     text = str(removals).strip()
     if text == "all":
         return text
     if re.fullmatch(r"[0-9]{1,9}", text):
         return int(text)
-    raise OptionError(f"--removals {text!r} is not a number of memories per layer, nor all")
+    raise OptionError(f"{flag} {text!r} is not a number of {of}, nor all")
 
 
 def _check_share(sample: float) -> None:
@@ -122,6 +123,13 @@ class MiningOptions(DeclaredOptions):
     prefixes: int = option(4000, "Held-out prefixes to ask questions on.", least=0)
     removals: str | int | None = option(
         None, "Memories per layer for token removal.", metavar="N|all", check=parse_removals
+    )
+    own: str | int | None = option(
+        None,
+        "Memories asked with their token masked, in models that read sentences whole.",
+        metavar="N|all",
+        instead="all up to 50,000",
+        check=partial(parse_removals, flag="--own", of="memories"),
     )
     neighbours: int = option(10, "Most similar values kept of each memory; 0 compares none.", least=0, most=_MOST_KEPT)
     part: str | tuple[int, int] | None = option(

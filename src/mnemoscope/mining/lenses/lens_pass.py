@@ -275,7 +275,7 @@ class LensFit:
         return [*self._wanted, *([WORDS] if "ridge" in self._wanted else [])]
 
     def _text(self, worker: Worker) -> LensText:
-        edges = [length - worker.model.reading.offset for length in worker.model.boundaries]
+        edges = [length - worker.model.reading.framing for length in worker.model.boundaries]
         area, seed = worker.plan.batch_tokens, worker.plan.seed
         return LensText(worker.directory, area=area, seed=seed, most=self._most, boundaries=edges)
 

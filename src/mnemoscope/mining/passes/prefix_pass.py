@@ -63,7 +63,8 @@ class Prefixes:
 
     @classmethod
     def choose(cls, copy: TokenizedCorpus, *, count: int, seed: int, reading: Reading) -> Self:
-        """At most `count` prefixes from random sentences, one of each, at a random position with a token after it.
+        """At most `count` prefixes from random sentences, one of each, at a random position whose state speaks of a
+        token there is; where sentences are read whole, of two tokens or more.
         Sentences and documents of a separate validation text are numbered after those of the mined text.
         """
         validation = copy.validation
@@ -76,7 +77,8 @@ class Prefixes:
         usable = np.flatnonzero(lengths >= reading.first + 2)
         generator = np.random.default_rng((seed, 4))
         drawn = np.sort(generator.permutation(usable)[:count])
-        position = generator.integers(reading.first, lengths[drawn] - 1) if len(drawn) else np.empty(0, np.int64)
+        ends = lengths[drawn] - reading.causal
+        position = generator.integers(reading.first, ends) if len(drawn) else np.empty(0, np.int64)
         pairs = zip(ids[drawn].tolist(), position.tolist(), strict=True)
         following = np.array([int(text.tokens(sentence)[reading.target(place)]) for sentence, place in pairs], np.int64)
         return cls(ids[drawn] + sentences, text.documents(ids[drawn]) + documents, position, following)
@@ -144,24 +146,28 @@ def plan_prefixes(
     readouts: int = 0,
     weights: int | None = None,
     area: int | None = None,
+    seen: bool = False,
     around: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> PlannedSteps:
-    """Steps that fill `answers [prefix, ...]` with what `read` returns for `tokens[0..position]` of each sentence.
+    """Steps that fill `answers [prefix, ...]` with what `read` returns for `tokens[0..position]` of each sentence; of
+    a model that reads sentences whole for the sentence with the position masked, or `seen`.
     `read` returns arrays `[row, ...]` by the answers' names, and projects `readouts` vectors of a prefix on the
     vocabulary, each of which takes about as long as a token (SmolLM2). At most `weights` attention weights of one head
     exist at a time: they grow with the square of a prefix's length. A forward has at most `area` tokens, or the plan's
     number.
     """
     model, sentences = worker.model, sentences_of(worker)
-    order = np.argsort(position, kind="stable")
-    lengths = model.reading.columns(model.reading.context_length(position[order]))
+    reading = model.reading
+    lengths = reading.columns(reading.context_length(position, sentences.lengths_of(sentence)))
+    order = np.argsort(lengths, kind="stable")
+    lengths = lengths[order]
     cuts = cut_prefixes(lengths, area=area or worker.plan.batch_tokens, weights=weights, apart=sides(model, lengths))
 
     def step(items: slice) -> None:
         prefixes = order[items]
         places = zip(sentence[prefixes].tolist(), position[prefixes].tolist(), strict=True)
-        ids = pad([model.reading.context(sentences.of(one), last) for one, last in places], model)
-        rows = PrefixRows(prefixes, ids, torch.from_numpy(model.reading.columns(position[prefixes])), items)
+        ids = pad([reading.context(sentences.of(one), last, seen=seen) for one, last in places], model)
+        rows = PrefixRows(prefixes, ids, torch.from_numpy(reading.column(position[prefixes])), items)
         with torch.inference_mode():
             columns = read(rows)
         for name, values in columns.items():

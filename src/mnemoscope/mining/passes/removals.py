@@ -1,15 +1,15 @@
 """How the coefficient of a trigger changes when its first, last or a random token is dropped. Makes `removals`.
 
 Asked of the top positive triggers of a seeded sample of memories (paper, section 3 and Figure 3; definitions.md section
-4). The models read from left to right, so one run of a sentence without token k answers for every trigger in it whose
-prefix lost token k, of any memory and position; the whole sentence answers for a dropped last token, one position
-earlier. A run is a row of a padded batch, as long as anything in it is asked, on one side of a boundary of the model
-(company.py).
+4). One run of a sentence without token k answers for every trigger in it that lost token k, of any memory and position;
+read from left to right, the whole sentence answers for a dropped last token, one position earlier. There a run is a row
+of a padded batch, as long as anything in it is asked, on one side of a boundary of the model (company.py). A model that
+reads sentences whole is also asked with the trigger's own token masked (definitions.md 7.2).
 """
 
 import hashlib
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from torch import Tensor
 from mnemoscope.atlas.experts import Numberings, counted_through
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import NotFinite
+from mnemoscope.foundation.reading import Reading
 from mnemoscope.mining.passes.prefix_pass import plan_rows
 from mnemoscope.mining.steps import empty_answers
 from mnemoscope.mining.text.batches import Ints
@@ -33,10 +34,18 @@ from mnemoscope.runs.plan import TRIGGERS_ASKED, MiningPlan
 from mnemoscope.runs.workers.worker import Worker
 
 WHOLE = -1
-"""In place of a removed token: the whole sentence."""
+"""In place of a removed token: the whole sentence. Numbers below it stand for a token that is masked (`masked`)."""
+
+TOO_SHORT = {"length_one": 1, "length_two": 2}
+"""Tokens of the triggers that are left out."""
 
 See = Callable[[int, dict[str, Ints], Tensor], None]
 """Called with a layer, its requests, whose `run` counts through the batch, and its coefficients."""
+
+
+def masked(position: Any) -> Any:
+    """The `gap` for a token that is masked at a position, and the reverse."""
+    return -2 - position
 
 
 class ShortenedRuns:
@@ -46,20 +55,25 @@ class ShortenedRuns:
 
     def __init__(self, requests: pl.DataFrame, model: LanguageModel, sentences: NamedSentences) -> None:
         self._model, self._sentences = model, sentences
-        side = sides(model, model.reading.columns(requests["position"].to_numpy()))
+        whole = pl.Series(sentences.lengths_of(requests["sentence"].to_numpy()), dtype=pl.Int64)
+        read = pl.col("position") if model.reading.causal else whole - (pl.col("gap") >= 0)
+        requests = requests.with_columns(length=read.cast(pl.Int64))
+        side = sides(model, model.reading.columns(requests["length"].to_numpy()))
         asked, one = requests.with_columns(side=side).with_row_index("number"), ("sentence", "gap", "side")
-        runs = asked.group_by(one).agg(pl.col("layer").max(), pl.col("position").max())
-        self._runs = runs.sort("layer", "position", *one)
+        runs = asked.group_by(one).agg(pl.col("layer").max(), pl.col("length").max())
+        self._runs = runs.sort("layer", "length", *one)
         numbered = self._runs.select(one).with_row_index("run")
         self._asked = asked.join(numbered, on=one).sort("run", "number").cast(pl.Int64)
-        self.lengths = model.reading.columns(self._runs["position"].to_numpy())
+        self.lengths = model.reading.columns(self._runs["length"].to_numpy())
         self.deepest = self._runs["layer"].to_numpy()
 
     def take(self, items: slice, see: See) -> None:
         rows = []
-        for sentence, gap, position in self._runs[items].select("sentence", "gap", "position").iter_rows():
-            tokens = self._model.reading.context(self._sentences.of(sentence), position)
-            rows.append((tokens if gap == WHOLE else np.delete(tokens, gap))[:position])
+        for sentence, gap, length in self._runs[items].select("sentence", "gap", "length").iter_rows():
+            tokens = self._sentences.of(sentence)
+            if gap < WHOLE:
+                tokens = self._model.reading.context(tokens, masked(gap))
+            rows.append((np.delete(tokens, gap) if gap >= 0 else tokens)[:length])
         ids = pad(rows, self._model)
         begin, end = np.searchsorted(self._asked["run"].to_numpy(), (items.start, items.stop))
         asked = self._asked[begin:end].with_columns(pl.col("run") - items.start)
@@ -73,21 +87,21 @@ class ShortenedRuns:
             self._model.backbone(ids, stop_after=layers[-1])
 
 
-def random_position(seed: int, layer: int, memory: int, sentence: int, position: int) -> int:
-    """Which of the tokens 0..position is dropped: uniform, by a hash."""
+def random_position(seed: int, layer: int, memory: int, sentence: int, position: int, tokens: int) -> int:
+    """Which of so many tokens is dropped: uniform, by a hash."""
     digest = hashlib.blake2b(struct.pack("<5q", seed, layer, memory, sentence, position), digest_size=8).digest()
-    return int.from_bytes(digest, "little") % (position + 1)
+    return int.from_bytes(digest, "little") % tokens
 
 
 def choose_triggers(
-    directory: Path, plan: MiningPlan, *, first: int, numberings: Numberings
+    directory: Path, plan: MiningPlan, sentences: NamedSentences, *, reading: Reading, numberings: Numberings
 ) -> tuple[pl.DataFrame, dict[str, int]]:
     """The triggers asked about, by layer, memory and rank: of every mined layer `plan.removals` memories that fire,
-    drawn by the plan's seed.
+    drawn by the plan's seed, with the number of `tokens` that may be dropped.
 
     Also the numbers left out: `length_one` triggers have one token; `length_two`, in a model without a beginning token,
-    have two, of which a removal leaves one at position 0, the attention sink. `first` is the first position that
-    counts.
+    have two, of which a removal leaves one at position 0, the attention sink, and in one that reads sentences whole
+    leaves nothing else to drop.
     """
     layers = []
     for layer in plan.layers:
@@ -103,11 +117,30 @@ def choose_triggers(
         count = len(firing) if plan.removals == "all" else int(plan.removals or 0)
         sample = np.random.default_rng((plan.seed, 5, layer)).permutation(firing)[:count]
         layers.append(best.filter(pl.col("memory").is_in(sample.tolist())))
-    position = pl.col("position")
     triggers = pl.concat(layers).sort("layer", "memory", "trigger_rank")
-    shortest = triggers.filter(position <= first)["position"]
-    left_out = {"length_one": int((shortest == 0).sum()), "length_two": int((shortest == 1).sum())}
-    return triggers.filter(position > first), left_out
+    lengths = sentences.lengths_of(triggers["sentence"].to_numpy())
+    read = reading.context_length(triggers["position"].to_numpy(), lengths)
+    triggers = triggers.with_columns(tokens=pl.Series(read, dtype=pl.Int64))
+    shortest = (reading.first if reading.causal else 1) + 1
+    left_out = {name: int((read[read <= shortest] == size).sum()) for name, size in TOO_SHORT.items()}
+    return triggers.filter(pl.col("tokens") > shortest), left_out
+
+
+def places_dropped(triggers: pl.DataFrame, drawn: Sequence[int], *, causal: bool) -> dict[str, tuple[pl.Expr, pl.Expr]]:
+    """By kind of removal the position of the token that is removed, and the `gap` that it leaves; `drawn` are those of
+    the random ones, among the tokens that may be dropped.
+    """
+    position, tokens = pl.col("position"), pl.col("tokens")
+    chance = pl.lit(pl.Series(drawn, dtype=pl.Int64))
+    if causal:  # dropping the last token leaves the beginning of the sentence as it stands
+        dropped = {"first": pl.lit(0), "last": position, "random": chance}
+        return {name: (at, pl.when(at < position).then(at).otherwise(WHOLE)) for name, at in dropped.items()}
+    others = {
+        "first": pl.when(position == 0).then(1).otherwise(0),
+        "last": tokens - 1 - (position == tokens - 1).cast(pl.Int64),
+        "random": chance + (chance >= position).cast(pl.Int64),
+    }
+    return {"own": (position, masked(position)), **{name: (at, at) for name, at in others.items()}}
 
 
 class RemovalPass:
@@ -115,20 +148,24 @@ class RemovalPass:
 
     def __init__(self, worker: Worker) -> None:
         self._worker, model, plan = worker, worker.model, worker.plan
-        first = model.reading.first
-        triggers, self._left_out = choose_triggers(worker.directory, plan, first=first, numberings=model.numberings)
-        fired = triggers.select("layer", "memory", "sentence", "position").iter_rows()
+        reading, sentences = model.reading, sentences_of(worker)
+        triggers, self._left_out = choose_triggers(
+            worker.directory, plan, sentences, reading=reading, numberings=model.numberings
+        )
+        others = pl.col("tokens") - (not reading.causal)  # the own one is masked, not dropped
+        fired = triggers.select("layer", "memory", "sentence", "position", others).iter_rows()
         drawn = [random_position(plan.seed, *place) for place in fired]
-        dropped = {"first": pl.lit(0), "last": pl.col("position"), "random": pl.lit(pl.Series(drawn, dtype=pl.Int64))}
         asked = [
-            triggers.with_columns(removed=pl.lit(name), removed_position=place.cast(pl.Int64))
-            for name, place in dropped.items()
+            triggers.with_columns(removed=pl.lit(name), removed_position=at.cast(pl.Int64), gap=gap.cast(pl.Int64))
+            for name, (at, gap) in places_dropped(triggers, drawn, causal=reading.causal).items()
         ]
-        self.requests = pl.concat(asked).sort("layer", "memory", "trigger_rank", maintain_order=True)
-        # Dropping the last token leaves the beginning of the sentence as it stands.
-        gap = pl.when(pl.col("removed_position") < pl.col("position")).then("removed_position").otherwise(WHOLE)
-        places = self.requests.select("layer", "memory", "sentence", "position", gap=gap)
-        self._runs = ShortenedRuns(places, model, sentences_of(worker))
+        requests = pl.concat(asked).sort("layer", "memory", "trigger_rank", maintain_order=True)
+        self.requests = requests.drop("gap", "tokens")
+        # The token is read where it stands behind the gap; without it, where the one before it does.
+        moved = pl.col("gap").is_between(0, pl.col("position")) | (pl.col("gap") == WHOLE)
+        end = pl.col("position") + 1 - moved.cast(pl.Int64)
+        places = requests.select("layer", "memory", "sentence", "gap", position=end)
+        self._runs = ShortenedRuns(places, model, sentences)
         self._answers = {"removed_coefficient": empty_answers(len(self.requests), np.float32)}
         self.steps = plan_rows(
             worker,
@@ -141,7 +178,7 @@ class RemovalPass:
         )
 
     def _answer(self, layer: int, asked: dict[str, Ints], coefficients: Tensor) -> None:
-        places = (asked["run"], self._worker.model.reading.columns(asked["position"] - 1), asked["memory"])
+        places = (asked["run"], self._worker.model.reading.column(asked["position"] - 1), asked["memory"])
         removed = coefficients[tuple(map(torch.from_numpy, places))].float().cpu().numpy()
         if not np.isfinite(removed).all():
             raise NotFinite(

@@ -25,7 +25,7 @@ class SamplePass:
         sentences, self._row = np.unique(sentence, return_inverse=True)
         last = np.zeros(len(sentences), np.int64)
         np.maximum.at(last, self._row, position)
-        self._column = torch.from_numpy(worker.model.reading.columns(position))
+        self._column = torch.from_numpy(worker.model.reading.column(position))
         sizes = {layer: worker.model.numbering(layer).count for layer in worker.plan.layers}
         self._answers = {str(one): empty_answers((len(sentence), size), np.float32) for one, size in sizes.items()}
         self.steps = plan_prefixes(
@@ -36,6 +36,7 @@ class SamplePass:
             self._answers,
             stage="samples",
             unit="sentences",
+            seen=True,
         )
 
     def _read(self, batch: PrefixRows) -> Answers:

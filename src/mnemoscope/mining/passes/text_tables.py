@@ -18,6 +18,7 @@ from mnemoscope.atlas.store import write_sentences
 from mnemoscope.corpus import TokenizedCorpus
 from mnemoscope.errors import PartsDiffer
 from mnemoscope.foundation.files import copy_file
+from mnemoscope.mining.passes.own_coefficients import with_own
 from mnemoscope.mining.passes.prefix_pass import PREFIXES, Prefixes
 from mnemoscope.mining.text.batch_loader import background_table, sentence_rows, token_table
 from mnemoscope.mining.text.batches import Ints
@@ -59,7 +60,8 @@ def write_text_tables(worker: Worker, _: int) -> None:
 def write_layer_tables(worker: Worker, layer: int) -> None:
     """Writes `triggers` and `activity` of one layer; needs `sentences`."""
     state, numberings = layer_state(worker, layer), worker.model.numberings
-    triggers = columns_of(layer_triggers(state, layer, sentences_of(worker), worker.model.reading).to_arrow())
+    rows = layer_triggers(state, layer, sentences_of(worker), worker.model.reading)
+    triggers = columns_of((rows if worker.model.reading.causal else with_own(worker, rows, layer)).to_arrow())
     activity = state.activity[layer].columns()
     if numberings:
         routing = state.routing.get(layer)

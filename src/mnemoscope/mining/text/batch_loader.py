@@ -31,7 +31,7 @@ class BatchLoader:
         self._batches = (
             copy.planned_batches()
             if planned
-            else copy.batches(batch_tokens, extra=model.reading.offset, boundaries=model.boundaries)
+            else copy.batches(batch_tokens, extra=model.reading.framing, boundaries=model.boundaries)
         )
         self._order = batch_order(self._batches.count, seed)
         self.count = self._batches.count
@@ -93,8 +93,8 @@ def background_table(copy: TokenizedCorpus, plan: MiningPlan, reading: Reading) 
     for i, (which, place) in enumerate(zip(sentence.tolist(), position.tolist(), strict=True)):
         tokens = copy.tokens(which)
         token[i] = tokens[place]
-        if (target := reading.target(place)) < len(tokens):
-            following[i] = tokens[target]
+        if place + 1 < len(tokens):
+            following[i] = tokens[place + 1]
     return {"sentence": sentence, "position": position, "token": token, "next_token": np.ma.masked_equal(following, -1)}
 
 

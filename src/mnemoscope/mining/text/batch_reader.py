@@ -124,7 +124,7 @@ class BatchReader:
             if plain and (kernels := card_kernels(coefficients.device)) is not None:
                 if places.rows.positions:
                     thresholds = {sign: threshold for sign, _, threshold in triggers.by_sign()}
-                    keep, every = triggers.keep, coefficients[:, 1:]
+                    keep, every = triggers.keep, coefficients[:, places.first :]
                     sums, best = kernels.measure(every, places.rows, thresholds, keep=keep, sampled=sampled)
                     measures.sums.append((0, sums))
                     measures.candidates.append(best)
@@ -154,7 +154,7 @@ class BatchReader:
 
         def look(piece: Batch, layer: int, coefficients: Tensor) -> None:
             for row, length in enumerate(piece.lengths.tolist()):
-                counted = coefficients[row, 1 : length + 1 - self.model.reading.first]
+                counted = coefficients[row, self.model.reading.counted(length)]
                 if not places and not bool(counted.isfinite().all()):
                     places.append((layer, int(piece.sentences[row])))
 

@@ -42,14 +42,16 @@ class CoefficientBlock:
 
 
 class Places:
-    """The places `[sentence, column]` of a share, whose rows ascend in length, on a device. Column 0 never counts: it
-    holds the beginning token or, without one, an attention sink. The tokens `never` are no triggers.
+    """The places `[sentence, column]` of a share, whose rows ascend in length, on a device. The tokens `never` are no
+    triggers.
     """
 
     def __init__(self, share: Batch, reading: Reading, never: Tensor, device: torch.device) -> None:
         self._share, self._reading = share, reading
         self._lengths = np.maximum(share.lengths - reading.first, 0)
         self.sentences = share.sentences.to(device, non_blocking=True)
+        self.first = reading.counted(0).start
+        """The first column that counts."""
         self.positions = torch.arange(share.ids.shape[1], device=device) - reading.offset
         """The position of each column."""
         self.hidden = torch.isin(share.ids, never.to(share.ids.device)).to(device) if len(never) else None
@@ -69,9 +71,9 @@ class Places:
 
     def cut_dense(self, coefficients: Tensor) -> list[CoefficientBlock]:
         """The blocks of a dense layer's coefficients `[sentence, column, memory]`."""
-        blocks = []
+        blocks, share_lengths = [], self._share.lengths
         for a, b in pairwise([0, *(np.flatnonzero(np.diff(self._lengths)) + 1).tolist(), len(self._lengths)]):
-            cut = slice(a, b), slice(1, 1 + int(self._lengths[a]))
+            cut = slice(a, b), self._reading.counted(int(share_lengths[a]))
             if self._lengths[a]:
                 positions = self.positions[cut[1]].expand(b - a, -1)
                 hidden = None if self.hidden is None else self.hidden[cut]

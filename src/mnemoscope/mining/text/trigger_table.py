@@ -38,18 +38,20 @@ class NamedSentences:
     def arrays(self) -> tuple[NDArray[Any], ...]:
         return self.ids, self.lengths, self.tokens
 
+    def lengths_of(self, sentence: Ints) -> Ints:
+        return self.lengths[np.searchsorted(self.ids, sentence)]
+
     def of(self, sentence: int) -> NDArray[np.int32]:
         row = int(np.searchsorted(self.ids, sentence))
         return self.tokens[int(self.starts[row]) : int(self.starts[row] + self.lengths[row])]
 
     def look_up(self, sentence: Ints, position: Ints, reading: Reading) -> dict[str, NDArray[Any]]:
-        """Token, next token (-1 at a sentence's end) and prefix hash at each place."""
+        """Token, next token (-1 at a sentence's end) and hash of what is read at each place."""
         row = np.searchsorted(self.ids, sentence)
-        place = self.starts[row] + position
-        target = reading.target(position)
-        beyond = target >= self.lengths[row]
-        following = np.where(beyond, -1, self.tokens[np.where(beyond, place, self.starts[row] + target)])
-        return {"token": self.tokens[place], "next_token": following, "prefix": self._prefixes[place]}
+        place, last = self.starts[row] + position, self.starts[row] + self.lengths[row] - 1
+        following = np.where(place == last, -1, self.tokens[np.minimum(place + 1, last)])
+        read = self._prefixes[place if reading.causal else last]
+        return {"token": self.tokens[place], "next_token": following, "prefix": read}
 
 
 def sentences_of(worker: Worker) -> NamedSentences:

@@ -162,11 +162,15 @@ def check_supported(config: Any) -> None:
     # Their classes are listed as causal, but attend to the whole text.
     if kind == "cpmant" or (kind == "xlnet" and getattr(config, "attn_type", "bi") != "uni"):
         raise ModelUnsupported(
-            f"model type {kind!r} lets later tokens change earlier ones; only decoder language models can be read"
+            f"model type {kind!r} predicts the next token, but lets later tokens change earlier ones; it cannot be read"
         )
+
+
+def is_masked(config: Any) -> bool:
+    """Whether models of this configuration predict masked tokens: those of BERT's kind that are no decoders."""
     decodes = getattr(config, "is_decoder", False) or getattr(config, "causal", False)
-    if kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not decodes:
-        raise ModelUnsupported(f"model type {kind!r} is an encoder; only decoder language models can be read")
+    listed = getattr(config, "model_type", "") in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    return listed and not decodes and not getattr(config, "is_encoder_decoder", False)
 
 
 def experts_chosen(config: Any) -> int:

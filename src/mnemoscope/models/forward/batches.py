@@ -29,11 +29,16 @@ def sides(model: LanguageModel, lengths: NDArray[Any] | Sequence[int]) -> NDArra
 
 
 def pad(rows: Sequence[NDArray[np.integer]], model: LanguageModel) -> Tensor:
-    """Token ids `[batch, position]` on the model's device: the beginning token, if any, a row, and padding."""
-    before = model.reading.before
-    ids = np.full((len(rows), model.reading.columns(max(map(len, rows)))), before[0] if before else 0, np.int64)
+    """Token ids `[batch, position]` on the model's device: a row in its frame, and padding, which only a causal model
+    may get.
+    """
+    reading, lengths = model.reading, [len(row) for row in rows]
+    assert reading.causal or len({*lengths}) == 1
+    before = reading.before
+    ids = np.full((len(rows), reading.columns(max(lengths))), before[0] if before else 0, np.int64)
+    ids[:, : len(before)], ids[:, ids.shape[1] - len(reading.after) :] = before, reading.after
     for row, tokens in enumerate(rows):
-        ids[row, model.reading.own(len(tokens))] = tokens
+        ids[row, reading.own(len(tokens))] = tokens
     return send(ids, model.device)
 
 

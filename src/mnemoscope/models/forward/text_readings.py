@@ -85,7 +85,7 @@ class _AskedTexts:
         """Puts what is asked of a batch's `tensor [batch, position, entry]` into the texts' results."""
         reading, lengths, edges = self.model.reading, self.lengths[numbers], [0, len(numbers)]
         if self._places is not None:
-            columns = torch.from_numpy(reading.columns(self._places[numbers])).to(tensor.device)
+            columns = torch.from_numpy(reading.column(self._places[numbers])).to(tensor.device)
             tensor = tensor[torch.arange(len(numbers), device=tensor.device), columns][:, None]
         else:
             edges[1:1] = (np.flatnonzero(np.diff(lengths)) + 1).tolist()

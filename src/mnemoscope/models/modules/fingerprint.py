@@ -12,6 +12,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from mnemoscope.errors import ModelDamaged
+from mnemoscope.foundation.reading import Reading
 from mnemoscope.models.modules.linear_maps import is_of_adapters
 from mnemoscope.models.modules.offloading import own_parameters, weight_of
 from mnemoscope.models.modules.towers import towers_of
@@ -51,9 +53,10 @@ def content_fingerprint(model: nn.Module, config: dict[str, Any], tokenizer: dic
     return digest.hexdigest()
 
 
-def fingerprint(content: str, beginning: Beginning) -> str:
-    """The sha256, in hex, of a content and the beginning, which is partly in files outside of the content."""
-    return hashlib.sha256(json.dumps([content, beginning.kind, beginning.token]).encode()).hexdigest()
+def fingerprint(content: str, beginning: Beginning, reading: Reading) -> str:
+    """The sha256, in hex, of a content and the frame of a sentence, which is partly in files outside of the content."""
+    frame = [] if reading.causal else [asdict(reading)]
+    return hashlib.sha256(json.dumps([content, beginning.kind, beginning.token, *frame]).encode()).hexdigest()
 
 
 def reading_fingerprint(tokenizer: dict[str, Any]) -> str:

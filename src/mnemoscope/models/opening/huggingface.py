@@ -18,6 +18,7 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
+    AutoModelForMaskedLM,
     AutoModelForMultimodalLM,
     AutoModelForSeq2SeqLM,
     GgufConfig,
@@ -40,7 +41,8 @@ from mnemoscope.foundation.options.model_options import (
 )
 from mnemoscope.foundation.options.strangers import pointer_in, stranger_in
 from mnemoscope.foundation.progress import report_loading
-from mnemoscope.models.anatomy.anatomy import check_supported, find_layers, numbers_in, text_config
+from mnemoscope.foundation.reading import Reading
+from mnemoscope.models.anatomy.anatomy import check_supported, find_layers, is_masked, numbers_in, text_config
 from mnemoscope.models.anatomy.structure import LAYER_COUNTS, infer
 from mnemoscope.models.layouts.reading import read_foreign
 from mnemoscope.models.loaded_parts import LoadedParts, first_line
@@ -69,7 +71,7 @@ from mnemoscope.models.opening.other_tools import held_by_tool
 from mnemoscope.models.opening.tokenizer_files import open_tokenizer, reader_of
 from mnemoscope.models.proof.company import boundaries_of
 from mnemoscope.models.tokens.id_tokens import IDS, IdTokens
-from mnemoscope.models.tokens.model_tokens import beginning_of, ends_of, padding_of
+from mnemoscope.models.tokens.model_tokens import beginning_of, ends_of, frame_of, mask_of, padding_of
 
 _CONTEXT_ENTRIES = (
     *("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length"),
@@ -136,8 +138,18 @@ def open_model(source: Any, *, tokenizer: Any, opening: ModelOptions, room: Room
         padding=lambda rows: padding_of(used_tokenizer, config, tokens, rows=rows),
         boundaries=boundaries_of(config, context),
         unread=unread,
+        whole=partial(_whole, used_tokenizer, config, spec) if is_masked(model.config) else None,
         ends=lambda rows: ends_of(used_tokenizer, config, getattr(model, "generation_config", None), tokens, rows=rows),
     )
+
+
+def _whole(tokenizer: Any, config: Any, spec: str, rows: int) -> Reading:
+    """How a masked model reads a sentence."""
+    mask = mask_of(tokenizer, config, rows=rows)
+    if mask is None:
+        raise ModelUnsupported(f"model {spec!r} reads masked tokens, but its tokenizer has no mask; name another one")
+    before, after = frame_of(tokenizer)
+    return Reading(before, after, predicts="same", mask=mask)
 
 
 def _context_of(network: Any, config: Any) -> int:
@@ -333,6 +345,8 @@ def _kind_of(config: Any, trust: bool, *, whole: bool) -> Any:
     pictures or sound, too.
     """
     kinds = [kind for types, kind in _KINDS if config.model_type in types]
+    if is_masked(config):
+        return AutoModelForMaskedLM
     if trust:
         return AutoModelForCausalLM
     # The text half of a model that sees, saved alone, stands in no list, but names its class (Emu3, Llama 3.2).

@@ -51,8 +51,8 @@ def _dictionaries(entries: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def prove_company(model: LanguageModel, rows: list[list[int]], *, half: bool) -> None:
-    """Raises ModelUnsupported if the logits of rows differ alone and together; sets `eager`: plain attention is the
-    same.
+    """Raises ModelUnsupported if the logits of rows differ alone and together, of one length where they are read whole;
+    sets `eager`: plain attention is the same.
     """
     _refuse(model, _differs(model.logits, model, rows, [[0, 3], [1, 3, 0]], half=half), "")
     try:
@@ -129,7 +129,8 @@ def _differs_around(
     forward: Callable[[Tensor], Tensor], model: LanguageModel, place: int, *, apart: bool, half: bool
 ) -> bool:
     """Whether other rows change a row up to a boundary at `place`, or beyond it; unless `apart`, also across it."""
-    lengths = (min(length, model.sizes.context) for length in (place, min(5, place), place + 2, place + 1))
+    unequal = (place, min(5, place), place + 2, place + 1)
+    lengths = (min(length, model.sizes.context) for length in (unequal if model.reading.causal else [place + 2] * 4))
     rows = [[31 + 7919 * (97 * row + at) for at in range(length)] for row, length in enumerate(lengths)]
     return _differs(forward, model, rows, [[0, 1], [2, 3], *([] if apart else [[2, 0, 1]])], half=half)
 

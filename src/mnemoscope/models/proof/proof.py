@@ -46,9 +46,11 @@ _CLAIMS = {
 
 
 def proof_batch(vocabulary: int, *, longest: int, reading: Reading) -> tuple[list[list[int]], Tensor]:
-    """Four sentences of unequal length, spread over the vocabulary, and their right-padded ids [batch, position]."""
+    """Four sentences, spread over the vocabulary, and their ids [batch, position]: of unequal length and padded on the
+    right, or of one length where sentences are read whole.
+    """
     sentences = []
-    for row, length in enumerate(LENGTHS):
+    for row, length in enumerate(LENGTHS if reading.causal else (max(LENGTHS),) * len(LENGTHS)):
         tokens = [(31 + 7919 * (row * LENGTHS[0] + position)) % vocabulary for position in range(min(length, longest))]
         sentences.append(reading.frame(tokens))
     return sentences, pad_sequence([torch.tensor(sentence) for sentence in sentences], batch_first=True)

@@ -27,7 +27,7 @@ class Beginning:
     """The token before every sentence, and its `kind`; without a token the kind is `none`."""
 
     token: int | None
-    kind: Literal["bos", "end-of-text", "chosen", "none"]
+    kind: Literal["bos", "end-of-text", "chosen", "frame", "none"]
 
     @property
     def tokens(self) -> list[int]:
@@ -115,6 +115,22 @@ def beginning_of(tokenizer: Any, config: Any, tokens: SpecialReader, *, rows: in
         if stated := _token_ids(f"{name}_token_id", (tokenizer, config), tokens, rows=rows, most=1):
             return Beginning(stated[0], kind)
     return Beginning(None, "none")
+
+
+def frame_of(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The ids that a tokenizer of transformers puts before and after a text; none without a tokenizer."""
+    if not callable(tokenizer):
+        return (), ()
+    made = tokenizer("a", return_special_tokens_mask=True)
+    ids, added = [*made["input_ids"]], [*made["special_tokens_mask"]]
+    own = added.index(0) if 0 in added else len(ids)
+    return tuple(ids[:own]), tuple(ids[len(ids) - [*reversed(added)].index(0) :] if 0 in added else ())
+
+
+def mask_of(tokenizer: Any, config: Any, *, rows: int) -> int | None:
+    """The id of the token that hides another, stated by the tokenizer or, without one, by the configuration."""
+    stated = (getattr(place, "mask_token_id", None) for place in (tokenizer, config))
+    return next((token for token in stated if isinstance(token, int) and 0 <= token < rows), None)
 
 
 def padding_of(tokenizer: Any, config: Any, tokens: SpecialReader, *, rows: int) -> int | None:

@@ -138,7 +138,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
         builder.add_layers(name, rows.share(rows[name], np.isfinite(rows[name])))
     _add_events(builder, rows)
     attended = np.isfinite(rows["attended"])
-    positions = atlas.reading.columns(atlas.reading.context_length(rows["position"]))
+    positions = atlas.reading.columns(atlas.reading.context_length(rows["position"], rows["position"] + 1))
     builder.add_layers("attended", rows.share(rows["attended"], attended))
     builder.add_layers("attended_of_positions", rows.share(rows["attended"] / positions, attended))
     builder.add_layers("effective", rows.share(rows["effective"]))

@@ -43,31 +43,40 @@ Scale = float | Sequence[float]
 
 @dataclass(frozen=True)
 class Targets:
-    """The `target [memory]` (-1: none), the one that the paper's formula takes, and all next tokens of triggers with
-    their memory.
+    """The `target [memory]` (-1: none), the one that the paper's formula takes, and all tokens that triggers' states
+    speak of with their memory.
     """
 
     target: Ints
     literal: Ints
     memory: Ints
-    next_token: Ints
+    spoken_of: Ints
 
 
-def targets(triggers: pl.DataFrame, memories: int) -> Targets:
-    """The targets of one layer's memories, and the next tokens of its positive triggers (definitions.md sections 3 and
-    4b): ours is the next token of the best trigger that has one, the paper's that of the first trigger.
+def target_rows(triggers: pl.DataFrame, spoken_of: str) -> pl.DataFrame:
+    """The trigger of every memory that gives its target: the best that has a token in the column `spoken_of`, of tied
+    ones the first in the text (definitions.md section 3).
     """
-    followed = triggers.filter(pl.col("sign") == 1, pl.col("next_token").is_not_null())
+    followed = triggers.filter(pl.col("sign") == 1, pl.col(spoken_of).is_not_null())
     coefficient = pl.col("coefficient").cast(pl.Float64)
     best = coefficient.max().over("memory")
     tied = followed.filter(best - coefficient < TIE * pl.max_horizontal(1.0, best.abs()))
-    firsts = tied.sort("sentence", maintain_order=True).unique("memory", keep="first", maintain_order=True)
+    return tied.sort("sentence", maintain_order=True).unique("memory", keep="first", maintain_order=True)
+
+
+def targets(triggers: pl.DataFrame, memories: int, spoken_of: str = "next_token") -> Targets:
+    """The targets of one layer's memories, and the tokens in the column `spoken_of` of its positive triggers
+    (definitions.md sections 3 and 4b): ours is that of the best trigger that has one, the paper's that of the first
+    trigger.
+    """
+    followed = triggers.filter(pl.col("sign") == 1, pl.col(spoken_of).is_not_null())
+    firsts = target_rows(triggers, spoken_of)
     target, literal = np.full((2, memories), -1, np.int64)
-    target[firsts["memory"].to_numpy()] = firsts["next_token"].to_numpy()
+    target[firsts["memory"].to_numpy()] = firsts[spoken_of].to_numpy()
     literal_firsts = followed.filter(pl.col("rank") == 0)
-    literal[literal_firsts["memory"].to_numpy()] = literal_firsts["next_token"].to_numpy()
-    following = (followed[name].cast(pl.Int64).to_numpy(writable=True) for name in ("memory", "next_token"))
-    return Targets(target, literal, *following)
+    literal[literal_firsts["memory"].to_numpy()] = literal_firsts[spoken_of].to_numpy()
+    tokens = (followed[name].cast(pl.Int64).to_numpy(writable=True) for name in ("memory", spoken_of))
+    return Targets(target, literal, *tokens)
 
 
 class ValuePass:
@@ -177,10 +186,12 @@ def write_layer_values(worker: Worker, layer: int) -> None:
     values at typical activations are null.
     """
     values = worker.keep(ValuePass, lambda: ValuePass(worker.model, seed=worker.plan.seed))
-    triggers = worker.read("triggers", ("memory", "sign", "rank", "coefficient", "sentence", "next_token"), layer)
+    spoken_of = worker.model.reading.spoken_of
+    triggers = worker.read("triggers", ("memory", "sign", "rank", "coefficient", "sentence", spoken_of), layer)
     scale = worker.run.read_note("scales")["value_scales"][worker.plan.layers.index(layer)]
     factors = None if scale is None else work_factors(worker.model, layer, triggers, scale)
-    worker.write("values", values.columns(layer, targets(triggers, worker.model.sizes.memories[layer]), factors), layer)
+    wanted = targets(triggers, worker.model.sizes.memories[layer], spoken_of)
+    worker.write("values", values.columns(layer, wanted, factors), layer)
 
 
 def _read_distance(share: Share) -> NDArray[np.float32]:
@@ -235,7 +246,7 @@ def _read_scores(wanted: Targets, times: Sequence[tuple[tuple[str, str], Tensor]
         first, last = np.searchsorted(wanted.memory, (memories.start, memories.stop))
         memory = wanted.memory[first:last] - memories.start
         places = torch.from_numpy(memory).to(scores.device)
-        following = torch.from_numpy(wanted.next_token[first:last]).to(scores.device)
+        following = torch.from_numpy(wanted.spoken_of[first:last]).to(scores.device)
         log_p = scores[places, following].double() - shape.log_normaliser[places].double()
     # Added up in the order of the rows: a GPU would add in the order of arrival, and the last bits would be chance.
     sums = torch.from_numpy(np.bincount(memory, weights=log_p.cpu().numpy(), minlength=count))
