@@ -74,7 +74,8 @@ class Anatomy:
 
     `backbone` runs the blocks without the head; None: there is no such module, so the model's own forward stops where
     the head would start. `two_level` is the head if it is an adaptive softmax, which has no single matrix; `transform`
-    stands between `project` and a matrix (BERT's family). `layers` are the blocks with a feed-forward layer; `without`
+    stands between `project` and a matrix (BERT's family), and `head_bias [vocab]` is added where it is not the head's
+    own. `layers` are the blocks with a feed-forward layer; `without`
     names the contents of the others, by block number. `last` is the block whose output is the final stream, unless it
     is the last layer's; `first` reads the embedding, unless it is the first layer's.
     """
@@ -91,6 +92,7 @@ class Anatomy:
     softcap: float | None = None
     two_level: AdaptiveSoftmax | None = None
     transform: HeadTransform | None = None
+    head_bias: Tensor | None = None
     without: Mapping[int, str] = field(default_factory=dict)
     last: nn.Module | None = None
     first: nn.Module | None = None
@@ -135,9 +137,14 @@ class Anatomy:
         projected = self.project_stream(stream)
         return projected if self.transform is None else self.transform(projected)
 
+    def score(self, taken: Tensor) -> Tensor:
+        """What the head makes [..., vocab] of its input [..., hidden'], with every bias."""
+        scores = self.head(taken)
+        return scores if self.head_bias is None else scores + self.head_bias
+
     def readout(self, stream: Tensor) -> Tensor:
         """The model's own scores [..., vocab] of stream vectors [..., hidden]."""
-        scores = self.head(self.head_input(stream))
+        scores = self.score(self.head_input(stream))
         scores = scores if self.logit_scale == 1.0 else scores * self.logit_scale
         return scores if self.softcap is None else torch.tanh(scores / self.softcap) * self.softcap
 

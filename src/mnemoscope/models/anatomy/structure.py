@@ -40,7 +40,7 @@ def infer(model: Any) -> Anatomy:
     """The anatomy of a model of an unknown family, in evaluation mode. If one block occurs in several places, it is
     that of a twin whose places have blocks of their own, with the same tensors.
     """
-    model = _with_own_blocks(model)
+    model = _with_own_blocks(_unroll_groups(model))
     config = text_config(model)
     kind = str(getattr(config, "model_type", "") or type(model).__name__)
     try:
@@ -56,7 +56,8 @@ def infer(model: Any) -> Anatomy:
             raise Unclear("no module of it computes scores over the vocabulary")
         head = scoring[-1]
         ending = _after_blocks(seen, f"{path}.{structure.last}", head)
-        factor, softcap = _scaling(head.given, seen.logits, config)
+        bias = _added(model, seen.logits - head.given) if seen.logits.shape == head.given.shape else None
+        factor, softcap = _scaling(head.given if bias is None else head.given + bias, seen.logits, config)
         backbone = _backbone(model, path, head.taken if ending.entered is None else ending.entered)
     except Unclear as reason:
         raise ModelUnsupported(f"family {kind!r} is unknown and {reason}") from None
@@ -74,6 +75,7 @@ def infer(model: Any) -> Anatomy:
         ending.factor * factor,
         softcap,
         transform=ending.transform,
+        head_bias=bias,
         without=structure.without,
         last=blocks[structure.last],
         first=blocks[structure.first],
@@ -89,6 +91,28 @@ def _with_own_blocks(model: Any) -> Any:
         for number, module in enumerate(places):
             if module in list(places)[:number]:
                 places[number] = _twin(module)
+    return twin
+
+
+def _unroll_groups(model: Any) -> Any:
+    """A model whose few groups of blocks run in turn, each several times in a row (ALBERT), as a twin with one group of
+    one block for every run, with the same tensors: a layer is a call of a block (definitions.md 7.2).
+    """
+    owners = [path for path, module in model.named_modules() if hasattr(module, "albert_layer_groups")]
+    if not owners:
+        return model
+    twin = _twin(model)
+    for owner in map(twin.get_submodule, owners):
+        config, groups = owner.config, list(owner.albert_layer_groups)
+        turns = [int(turn / (config.num_hidden_layers / len(groups))) for turn in range(config.num_hidden_layers)]
+        owner.albert_layer_groups = nn.ModuleList()
+        for number in turns:
+            for block in range(len(groups[number].albert_layers)):
+                group = _twin(groups[number])
+                group.albert_layers = group.albert_layers[block : block + 1]
+                owner.albert_layer_groups.append(group)
+        count = len(owner.albert_layer_groups)
+        config.update({"num_hidden_layers": count, "num_hidden_groups": count, "inner_group_num": 1})
     return twin
 
 
@@ -192,6 +216,15 @@ def _transform(leaves: list[ModuleCall], projected: Tensor, taken: Tensor) -> He
         if same(best.activate(projected), activated):
             return best
     return None
+
+
+def _added(model: nn.Module, missing: Tensor) -> Tensor | None:
+    """The vector among the model's own that is added to the scores of all positions; None if nothing, or more, is."""
+    if not bool(missing.any()) or not same(missing[:1].expand_as(missing), missing):
+        return None
+    tensors = (*model.parameters(), *model.buffers())
+    vectors = (one.detach().flatten() for one in tensors if one.numel() == missing.shape[1])
+    return next((one for one in vectors if same(one.expand_as(missing), missing)), None)
 
 
 def _scaling(scores: Tensor, logits: Tensor, config: Any) -> tuple[float, float | None]:
