@@ -169,7 +169,7 @@ def check_supported(config: Any) -> None:
     # Their classes are listed as causal, but attend to the whole text.
     if kind == "cpmant" or (kind == "xlnet" and getattr(config, "attn_type", "bi") != "uni"):
         raise ModelUnsupported(
-            f"model type {kind!r} lets later tokens change earlier ones, and yet predicts the next one; it cannot be read"
+            f"model type {kind!r} lets later tokens change earlier ones but predicts the next one; it cannot be read"
         )
 
 
