@@ -74,9 +74,10 @@ class Anatomy:
 
     `backbone` runs the blocks without the head; None: there is no such module, so the model's own forward stops where
     the head would start. `two_level` is the head if it is an adaptive softmax, which has no single matrix; `transform`
-    stands between `project` and a matrix (BERT's family). `layers` are the blocks with a feed-forward layer; `without`
-    names the contents of the others, by block number. `last` is the block whose output is the final stream, unless it
-    is the last layer's; `first` reads the embedding, unless it is the first layer's.
+    stands between `project` and a matrix (BERT's family). `bias [vocab]` is added to the head's scores (BART's family).
+    `layers` are the blocks with a feed-forward layer; `without` names the contents of the others, by block number.
+    `last` is the block whose output is the final stream, unless it is the last layer's; `first` reads the embedding,
+    unless it is the first layer's.
     """
 
     family: str
@@ -89,6 +90,7 @@ class Anatomy:
     activation: str
     logit_scale: float = 1.0
     softcap: float | None = None
+    bias: Tensor | None = None
     two_level: AdaptiveSoftmax | None = None
     transform: HeadTransform | None = None
     without: Mapping[int, str] = field(default_factory=dict)
@@ -139,6 +141,7 @@ class Anatomy:
         """The model's own scores [..., vocab] of stream vectors [..., hidden]."""
         scores = self.head(self.head_input(stream))
         scores = scores if self.logit_scale == 1.0 else scores * self.logit_scale
+        scores = scores if self.bias is None else scores + self.bias
         return scores if self.softcap is None else torch.tanh(scores / self.softcap) * self.softcap
 
 
@@ -157,8 +160,6 @@ def find_layers(model: Any) -> Anatomy | None:
 
 def check_supported(config: Any) -> None:
     kind = getattr(config, "model_type", "unknown")
-    if getattr(config, "is_encoder_decoder", False):
-        raise ModelUnsupported(f"model type {kind!r} is an encoder-decoder; only decoder language models can be read")
     # Their classes are listed as causal, but attend to the whole text.
     if kind == "cpmant" or (kind == "xlnet" and getattr(config, "attn_type", "bi") != "uni"):
         raise ModelUnsupported(

@@ -28,6 +28,7 @@ from mnemoscope.models.modules.observed import (
     observe,
     run,
     same,
+    takes_source,
 )
 from mnemoscope.models.modules.projections import HeadTransform
 
@@ -56,7 +57,7 @@ def infer(model: Any) -> Anatomy:
             raise Unclear("no module of it computes scores over the vocabulary")
         head = scoring[-1]
         ending = _after_blocks(seen, f"{path}.{structure.last}", head)
-        factor, softcap = _scaling(head.given, seen.logits, config)
+        factor, softcap, bias = _scaling(head.given, seen.logits, model)
         backbone = _backbone(model, path, head.taken if ending.entered is None else ending.entered)
     except Unclear as reason:
         raise ModelUnsupported(f"family {kind!r} is unknown and {reason}") from None
@@ -73,6 +74,7 @@ def infer(model: Any) -> Anatomy:
         activation_name(config, structure.activation),
         ending.factor * factor,
         softcap,
+        bias,
         transform=ending.transform,
         without=structure.without,
         last=blocks[structure.last],
@@ -194,11 +196,14 @@ def _transform(leaves: list[ModuleCall], projected: Tensor, taken: Tensor) -> He
     return None
 
 
-def _scaling(scores: Tensor, logits: Tensor, config: Any) -> tuple[float, float | None]:
-    """The factor or soft-cap that turns the head's scores into logits."""
+def _scaling(scores: Tensor, logits: Tensor, model: Any) -> tuple[float, float | None, Tensor | None]:
+    """The factor or soft-cap that turns the head's scores into logits, or the buffer that is added to them."""
+    for buffer in model.buffers():
+        if buffer.shape[-1:] == scores.shape[-1:] == (buffer.numel(),) and same(scores + buffer, logits):
+            return 1.0, None, buffer.flatten()
     if same(scores, logits):
-        return 1.0, None
-    stated = (value for name, value in config.to_dict().items() if "logit" in name and "cap" in name)
+        return 1.0, None, None
+    stated = (value for name, value in text_config(model).to_dict().items() if "logit" in name and "cap" in name)
     for cap in stated:
         if isinstance(cap, float | int) and cap:
             # Entries near the cap, of which nothing is left to invert, have no say in the factor.
@@ -206,10 +211,10 @@ def _scaling(scores: Tensor, logits: Tensor, config: Any) -> tuple[float, float 
             within = torch.atanh(torch.where(inner, logits, 0.0) / cap) * cap
             for scale in (1.0, factor_between(torch.where(inner, scores, 0.0), within)):
                 if same(torch.tanh(scores * scale / cap) * cap, logits):
-                    return scale, float(cap)
+                    return scale, float(cap), None
     factor = _factor(scores, logits)
     if factor is not None:
-        return factor, None
+        return factor, None, None
     raise Unclear("its logits are not its head's scores, scaled, capped, or both")
 
 
@@ -223,7 +228,7 @@ def _factor(one: Tensor, other: Tensor) -> float | None:
 def _backbone(model: Any, path: str, stream: Tensor) -> nn.Module | None:
     """The module that runs the blocks without the head; None if only the whole model does."""
     parent = path.rpartition(".")[0]
-    if not parent:
+    if not parent or takes_source(model):
         return None
     module: nn.Module = model.get_submodule(parent)
     try:

@@ -99,7 +99,8 @@ class SharedReadout:
         rows = torch.zeros(1, hidden, device=model.device) if bias is None else bias.to(model.device)[None]
         for module in (anatomy.project, anatomy.head):
             rows = rows if module is None else module(rows)
-        return rows[0].float() * self._scale
+        added = 0.0 if anatomy.bias is None else anatomy.bias.float()
+        return rows[0].float() * self._scale + added
 
     def _is_proved(self) -> bool:
         model, chance = self._model, torch.Generator().manual_seed(0)
