@@ -166,14 +166,17 @@ class Trap:
         return type(self.place).mkdir, (self.place,)
 
 
-def test_encoders_are_refused_before_their_weights_are_read(tmp_path, tokenizer):
-    bert = BertForMaskedLM(BertConfig(vocab_size=280, **SMALL))
-    assert "'bert' is an encoder;" in refused(ModelUnsupported, bert, tokenizer=tokenizer)
-    folder = save(tmp_path / "bert", bert, tokenizer)
-    (folder / "model.safetensors").write_bytes(b"never read")
-    assert "'bert' is an encoder;" in refused(ModelUnsupported, str(folder))
+def test_encoder_decoders_are_refused_before_their_weights_are_read(tmp_path, tokenizer):
     t5 = T5ForConditionalGeneration(T5Config(vocab_size=280, d_model=16, d_kv=8, num_layers=2, num_heads=2, d_ff=24))
-    assert "'t5' is an encoder-decoder" in refused(ModelUnsupported, str(save(tmp_path / "t5", t5, tokenizer)))
+    assert "'t5' is an encoder-decoder" in refused(ModelUnsupported, t5, tokenizer=tokenizer)
+    folder = save(tmp_path / "t5", t5, tokenizer)
+    (folder / "model.safetensors").write_bytes(b"never read")
+    assert "'t5' is an encoder-decoder" in refused(ModelUnsupported, str(folder))
+
+
+def test_a_masked_model_without_a_mask_is_refused(tokenizer):
+    bert = BertForMaskedLM(BertConfig(vocab_size=280, **SMALL))
+    assert "its tokenizer has no mask" in refused(ModelUnsupported, bert, tokenizer=tokenizer)
 
 
 def test_loading_is_silent(saved, capfd):

@@ -164,6 +164,7 @@ MANIFEST: dict[str, Any] = {
     "model": {
         **MODEL,
         "beginning": {"token": 0, "kind": "bos"},
+        "reading": {"before": [0], "after": [], "first": 0, "predicts": "next", "mask": None},
         "sizes": {**SIZES, "parameters": 640, "ffn_parameters": 128},
     },
     "corpus": {

@@ -74,10 +74,10 @@ class Anatomy:
 
     `backbone` runs the blocks without the head; None: there is no such module, so the model's own forward stops where
     the head would start. `two_level` is the head if it is an adaptive softmax, which has no single matrix; `transform`
-    stands between `project` and a matrix (BERT's family). `bias [vocab]` is added to the head's scores (BART's family).
-    `layers` are the blocks with a feed-forward layer; `without` names the contents of the others, by block number.
-    `last` is the block whose output is the final stream, unless it is the last layer's; `first` reads the embedding,
-    unless it is the first layer's.
+    stands between `project` and a matrix (BERT's family), and `head_bias [vocab]` is added where it is not the head's
+    own. `layers` are the blocks with a feed-forward layer; `without`
+    names the contents of the others, by block number. `last` is the block whose output is the final stream, unless it
+    is the last layer's; `first` reads the embedding, unless it is the first layer's.
     """
 
     family: str
@@ -90,9 +90,9 @@ class Anatomy:
     activation: str
     logit_scale: float = 1.0
     softcap: float | None = None
-    bias: Tensor | None = None
     two_level: AdaptiveSoftmax | None = None
     transform: HeadTransform | None = None
+    head_bias: Tensor | None = None
     without: Mapping[int, str] = field(default_factory=dict)
     last: nn.Module | None = None
     first: nn.Module | None = None
@@ -137,11 +137,15 @@ class Anatomy:
         projected = self.project_stream(stream)
         return projected if self.transform is None else self.transform(projected)
 
+    def score(self, taken: Tensor) -> Tensor:
+        """What the head makes [..., vocab] of its input [..., hidden'], with every bias."""
+        scores: Tensor = self.head(taken)
+        return scores if self.head_bias is None else scores + self.head_bias
+
     def readout(self, stream: Tensor) -> Tensor:
         """The model's own scores [..., vocab] of stream vectors [..., hidden]."""
-        scores = self.head(self.head_input(stream))
+        scores = self.score(self.head_input(stream))
         scores = scores if self.logit_scale == 1.0 else scores * self.logit_scale
-        scores = scores if self.bias is None else scores + self.bias
         return scores if self.softcap is None else torch.tanh(scores / self.softcap) * self.softcap
 
 
@@ -163,7 +167,7 @@ def check_supported(config: Any) -> None:
     # Their classes are listed as causal, but attend to the whole text.
     if kind == "cpmant" or (kind == "xlnet" and getattr(config, "attn_type", "bi") != "uni"):
         raise ModelUnsupported(
-            f"model type {kind!r} predicts the next token, but lets later tokens change earlier ones; it cannot be read"
+            f"model type {kind!r} lets later tokens change earlier ones but predicts the next one; it cannot be read"
         )
 
 

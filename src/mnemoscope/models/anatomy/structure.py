@@ -41,7 +41,7 @@ def infer(model: Any) -> Anatomy:
     """The anatomy of a model of an unknown family, in evaluation mode. If one block occurs in several places, it is
     that of a twin whose places have blocks of their own, with the same tensors.
     """
-    model = _with_own_blocks(model)
+    model = _with_own_blocks(_unroll_groups(model))
     config = text_config(model)
     kind = str(getattr(config, "model_type", "") or type(model).__name__)
     try:
@@ -57,7 +57,8 @@ def infer(model: Any) -> Anatomy:
             raise Unclear("no module of it computes scores over the vocabulary")
         head = scoring[-1]
         ending = _after_blocks(seen, f"{path}.{structure.last}", head)
-        factor, softcap, bias = _scaling(head.given, seen.logits, model)
+        bias = _added(model, seen.logits - head.given) if seen.logits.shape == head.given.shape else None
+        factor, softcap = _scaling(head.given if bias is None else head.given + bias, seen.logits, config)
         backbone = _backbone(model, path, head.taken if ending.entered is None else ending.entered)
     except Unclear as reason:
         raise ModelUnsupported(f"family {kind!r} is unknown and {reason}") from None
@@ -74,8 +75,8 @@ def infer(model: Any) -> Anatomy:
         activation_name(config, structure.activation),
         ending.factor * factor,
         softcap,
-        bias,
         transform=ending.transform,
+        head_bias=bias,
         without=structure.without,
         last=blocks[structure.last],
         first=blocks[structure.first],
@@ -91,6 +92,32 @@ def _with_own_blocks(model: Any) -> Any:
         for number, module in enumerate(places):
             if module in list(places)[:number]:
                 places[number] = _twin(module)
+    return twin
+
+
+def _unroll_groups(model: Any) -> Any:
+    """A model whose few groups of blocks run in turn, each several times in a row (ALBERT), as a twin with one group of
+    one block for every run, with the same tensors: a layer is a call of a block (definitions.md 7.2).
+    """
+    owners = [
+        path
+        for path, module in model.named_modules()
+        if isinstance(getattr(module, "albert_layer_groups", None), nn.ModuleList)
+    ]
+    if not owners:
+        return model
+    twin = _twin(model)
+    for owner in map(twin.get_submodule, owners):
+        config, groups = owner.config, list(owner.albert_layer_groups)
+        turns = [int(turn / (config.num_hidden_layers / len(groups))) for turn in range(config.num_hidden_layers)]
+        owner.albert_layer_groups = nn.ModuleList()
+        for number in turns:
+            for block in range(len(groups[number].albert_layers)):
+                group = _twin(groups[number])
+                group.albert_layers = group.albert_layers[block : block + 1]
+                owner.albert_layer_groups.append(group)
+        count = len(owner.albert_layer_groups)
+        config.update({"num_hidden_layers": count, "num_hidden_groups": count, "inner_group_num": 1})
     return twin
 
 
@@ -196,14 +223,20 @@ def _transform(leaves: list[ModuleCall], projected: Tensor, taken: Tensor) -> He
     return None
 
 
-def _scaling(scores: Tensor, logits: Tensor, model: Any) -> tuple[float, float | None, Tensor | None]:
-    """The factor or soft-cap that turns the head's scores into logits, or the buffer that is added to them."""
-    for buffer in model.buffers():
-        if buffer.shape[-1:] == scores.shape[-1:] == (buffer.numel(),) and same(scores + buffer, logits):
-            return 1.0, None, buffer.flatten()
+def _added(model: nn.Module, missing: Tensor) -> Tensor | None:
+    """The vector among the model's own that is added to the scores of all positions; None if nothing, or more, is."""
+    if not bool(missing.any()) or not same(missing[:1].expand_as(missing), missing):
+        return None
+    tensors = (*model.parameters(), *model.buffers())
+    vectors = (one.detach().flatten() for one in tensors if one.numel() == missing.shape[1])
+    return next((one for one in vectors if same(one.expand_as(missing), missing)), None)
+
+
+def _scaling(scores: Tensor, logits: Tensor, config: Any) -> tuple[float, float | None]:
+    """The factor or soft-cap that turns the head's scores into logits."""
     if same(scores, logits):
-        return 1.0, None, None
-    stated = (value for name, value in text_config(model).to_dict().items() if "logit" in name and "cap" in name)
+        return 1.0, None
+    stated = (value for name, value in config.to_dict().items() if "logit" in name and "cap" in name)
     for cap in stated:
         if isinstance(cap, float | int) and cap:
             # Entries near the cap, of which nothing is left to invert, have no say in the factor.
@@ -211,10 +244,10 @@ def _scaling(scores: Tensor, logits: Tensor, model: Any) -> tuple[float, float |
             within = torch.atanh(torch.where(inner, logits, 0.0) / cap) * cap
             for scale in (1.0, factor_between(torch.where(inner, scores, 0.0), within)):
                 if same(torch.tanh(scores * scale / cap) * cap, logits):
-                    return scale, float(cap), None
+                    return scale, float(cap)
     factor = _factor(scores, logits)
     if factor is not None:
-        return factor, None, None
+        return factor, None
     raise Unclear("its logits are not its head's scores, scaled, capped, or both")
 
 

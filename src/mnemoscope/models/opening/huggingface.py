@@ -167,7 +167,11 @@ def _context_of(network: Any, config: Any) -> int:
     stated = next(iter(numbers_in(config, _CONTEXT_ENTRIES)), _UNSTATED_CONTEXT)
     for path, module in network.named_modules():
         padding = getattr(module, "padding_idx", None)
-        if path.endswith("position_embeddings") and padding is not None and module.num_embeddings == stated:
+        if (
+            path.endswith("position_embeddings")
+            and padding is not None
+            and getattr(module, "num_embeddings", None) == stated
+        ):
             return stated - int(padding) - 1
     return stated
 

@@ -97,10 +97,7 @@ class SharedReadout:
         hidden = model.sizes.hidden
         bias = None if anatomy.final_norm is None else gain_and_bias(anatomy.final_norm, hidden)[1]
         rows = torch.zeros(1, hidden, device=model.device) if bias is None else bias.to(model.device)[None]
-        for module in (anatomy.project, anatomy.head):
-            rows = rows if module is None else module(rows)
-        added = 0.0 if anatomy.bias is None else anatomy.bias.float()
-        return rows[0].float() * self._scale + added
+        return anatomy.score(rows if anatomy.project is None else anatomy.project(rows))[0].float() * self._scale
 
     def _is_proved(self) -> bool:
         model, chance = self._model, torch.Generator().manual_seed(0)

@@ -106,10 +106,8 @@ class TokenLogits:
         self._matrix = None if anatomy.project is None else matrix_of(anatomy.project).detach().to(model.device)
         zeros = torch.zeros(1, model.head_width, dtype=model.dtype, device=model.device)
         with torch.inference_mode():
-            bias = anatomy.head(zeros)[0].double() if anatomy.two_level is None else None
+            bias = anatomy.score(zeros)[0].double() if anatomy.two_level is None else None
             self._bias = torch.zeros(model.sizes.vocabulary, device=model.device).double() if bias is None else bias
-            if anatomy.bias is not None:
-                self._bias = self._bias + anatomy.bias.double() / anatomy.logit_scale
 
     def of_tokens(self, stream: Tensor, tokens: Tensor) -> LogitDirections:
         """For each row of the final stream `[row, hidden]` its token's logit."""
