@@ -25,7 +25,7 @@ from mnemoscope.auditing.likelihoods import Likelihood, Tick, Tokens, likelihood
 from mnemoscope.corpus.sources.pydocs import documents
 from mnemoscope.corpus.sources.secrets import read_secrets
 from mnemoscope.corpus.sources.sentences import split_sentences
-from mnemoscope.errors import PromptError
+from mnemoscope.errors import ModelUnsupported, PromptError
 from mnemoscope.foundation.formatting import show_text
 from mnemoscope.foundation.memory_changes import Intervention
 from mnemoscope.foundation.memory_names import MemoryId
@@ -33,6 +33,7 @@ from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions
 from mnemoscope.foundation.options.prompt_options import AuditOptions
 from mnemoscope.foundation.origin import Result, made_by
 from mnemoscope.foundation.progress import Progress, report_to
+from mnemoscope.foundation.reading import CONTINUES_NOTHING
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.object_state import whole_use
 from mnemoscope.models.readout.token_logits import TokenLogits
@@ -169,8 +170,8 @@ def audit(
     measured on the other strings, or for a single string on the built-in text. A function `progress` is called before
     every forward and may raise to end the audit.
 
-    Raises PromptError for a string of one token, or longer than the context, ModelDiffers for an atlas of another
-    model, CorpusError for the file, OptionError, NotFinite.
+    Raises ModelUnsupported for one that reads sentences whole, PromptError for a string of one token, or longer than
+    the context, ModelDiffers for an atlas of another model, CorpusError for the file, OptionError, NotFinite.
 
     Args:
         model: A LanguageModel, or a name that `load_model` takes.
@@ -185,6 +186,8 @@ def audit(
         progress: True: a bar in a terminal or notebook; or a function of stage, done, total (or None) and note.
     """
     options = AuditOptions.of(locals())
+    if not model.reading.causal:
+        raise ModelUnsupported(CONTINUES_NOTHING)
     if isinstance(secrets, os.PathLike):
         secrets = read_secrets(Path(secrets)).texts
     secrets = [secrets] if isinstance(secrets, str) else list(secrets)
