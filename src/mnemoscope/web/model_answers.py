@@ -13,7 +13,7 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.auditing import AuditOptions, audit
 from mnemoscope.auditing.audit import as_python as audit_as_python
 from mnemoscope.auditing.audit import string_tokens
-from mnemoscope.errors import MemoryIdError, ModelUnsupported, PromptError
+from mnemoscope.errors import MemoryIdError, ModelUnsupported, OptionError, PromptError
 from mnemoscope.foundation.memory_changes import counted_from
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.foundation.options.chat_prompt import ChatPrompt, first_position, own_tokens
@@ -40,13 +40,13 @@ def count_changes(prompt: str, changes: Changes) -> tuple[Intervention, ...]:
     return counted_from(map(Intervention.parse, changes), first_position(prompt))
 
 
-def page_prompt(worker: ModelWorker, text: str | None, chat: bool) -> str:
-    """A page's text as a prompt: with `chat` what a user says."""
+def page_prompt(worker: ModelWorker, text: str | None, chat: bool, mask: int | None = None) -> str:
+    """A page's text as a prompt: with `chat` what a user says; `mask` is the token that a masked model does not see."""
     if not text:
         raise PromptError("the prompt is empty; write at least one word")
     try:
-        return worker.model.prompt_text([{"role": "user", "content": text}] if chat else text)
-    except ModelUnsupported as problem:
+        return worker.model.prompt_text([{"role": "user", "content": text}] if chat else text, mask=mask)
+    except (ModelUnsupported, OptionError) as problem:
         raise PromptError(str(problem)) from None  # what was asked for is at fault
 
 
@@ -151,6 +151,8 @@ def next_texts(worker: ModelWorker, prompt: str, ids: tuple[int, ...]) -> list[s
 
     def make(model: LanguageModel, _: Cancelled) -> list[str | None]:
         prompted = read_prompt(model, prompt)
+        if not model.reading.causal:
+            return [None] * len(ids)
         return [_join(worker, prompt, prompted, [id]) for id in ids]
 
     return worker.answer(("following", prompt, ids), make)
