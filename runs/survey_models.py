@@ -109,6 +109,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "deepseek_ocr2": {"text_config.mlp_layer_types": ["dense", "sparse", "sparse", "sparse"]},
     "emu3": {"vocabulary_map": {"<image>": 5}, "vq_config.codebook_size": 16, **_PICTURES},
     "ernie4_5_vl_moe": {"text_config.moe_intermediate_size": [20, 20]},
+    "distilbert": {"hidden_dim": MEMORIES},
     "falcon_h1": {"mamba_d_ssm": 64},
     "gemma3n_text": {"num_kv_shared_layers": 0},
     "glm5_next": {"text_config.qk_rope_head_dim": 0},

@@ -1,10 +1,12 @@
 """Figure 3 on triggers whose changes are halves and quarters."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 import polars as pl
 import pytest
 
+from mnemoscope.foundation.reading import Reading
 from mnemoscope.questions import answer
 from support.handbuilt_answers import Trigger, build_answers, numbers
 
@@ -111,7 +113,8 @@ def test_rows_without_a_coefficient_are_dropped(tmp_path: Path) -> None:
 def test_prefixes_that_were_not_asked_are_counted(tmp_path: Path, token: int | None, counted: list[str]) -> None:
     """Those of two tokens where the model has no beginning token."""
     left_out = {"length_one": 5, "length_two": 7}
-    said = {"model": {"beginning": {"token": token, "kind": "x"}}, "questions": {"removals_excluded": left_out}}
+    reading = {"reading": asdict(Reading.of(token))}
+    said = {"model": reading, "questions": {"removals_excluded": left_out}}
     atlas = build_answers(tmp_path, triggers={0: one_each(2)}, **said)
     found = answer(atlas, "key_removals").filter(pl.col("name").str.starts_with("excluded"))
     assert found.select("name", "count").rows() == [(f"excluded_{name}", left_out[name]) for name in counted]

@@ -62,7 +62,7 @@ class Reading:
         """The columns of a sentence's own tokens."""
         return slice(self.offset, self.offset + tokens)
 
-    def counted(self, tokens: int) -> slice:
+    def counted_columns(self, tokens: int) -> slice:
         """The columns of its positions that count."""
         return slice(self.offset + self.first, self.offset + max(tokens, self.first))
 

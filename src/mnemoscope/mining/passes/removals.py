@@ -34,7 +34,7 @@ from mnemoscope.runs.plan import TRIGGERS_ASKED, MiningPlan
 from mnemoscope.runs.workers.worker import Worker
 
 WHOLE = -1
-"""In place of a removed token: the whole sentence. Numbers below it stand for a token that is masked (`masked`)."""
+"""In place of a removed token: the whole sentence. Numbers below it stand for a token that is masked (`mask_gap`)."""
 
 TOO_SHORT = {"length_one": 1, "length_two": 2}
 """Tokens of the triggers that are left out."""
@@ -43,7 +43,7 @@ See = Callable[[int, dict[str, Ints], Tensor], None]
 """Called with a layer, its requests, whose `run` counts through the batch, and its coefficients."""
 
 
-def masked(position: Any) -> Any:
+def mask_gap(position: Any) -> Any:
     """The `gap` for a token that is masked at a position, and the reverse."""
     return -2 - position
 
@@ -72,7 +72,7 @@ class ShortenedRuns:
         for sentence, gap, length in self._runs[items].select("sentence", "gap", "length").iter_rows():
             tokens = self._sentences.of(sentence)
             if gap < WHOLE:
-                tokens = self._model.reading.context(tokens, masked(gap))
+                tokens = self._model.reading.context(tokens, mask_gap(gap))
             rows.append((np.delete(tokens, gap) if gap >= 0 else tokens)[:length])
         ids = pad(rows, self._model)
         begin, end = np.searchsorted(self._asked["run"].to_numpy(), (items.start, items.stop))
@@ -140,7 +140,7 @@ def places_dropped(triggers: pl.DataFrame, drawn: Sequence[int], *, causal: bool
         "last": tokens - 1 - (position == tokens - 1).cast(pl.Int64),
         "random": chance + (chance >= position).cast(pl.Int64),
     }
-    return {"own": (position, masked(position)), **{name: (at, at) for name, at in others.items()}}
+    return {"own": (position, mask_gap(position)), **{name: (at, at) for name, at in others.items()}}
 
 
 class RemovalPass:

@@ -50,7 +50,7 @@ class Places:
         self._share, self._reading = share, reading
         self._lengths = np.maximum(share.lengths - reading.first, 0)
         self.sentences = share.sentences.to(device, non_blocking=True)
-        self.first = reading.counted(0).start
+        self.first = reading.counted_columns(0).start
         """The first column that counts."""
         self.positions = torch.arange(share.ids.shape[1], device=device) - reading.offset
         """The position of each column."""
@@ -73,7 +73,7 @@ class Places:
         """The blocks of a dense layer's coefficients `[sentence, column, memory]`."""
         blocks, share_lengths = [], self._share.lengths
         for a, b in pairwise([0, *(np.flatnonzero(np.diff(self._lengths)) + 1).tolist(), len(self._lengths)]):
-            cut = slice(a, b), self._reading.counted(int(share_lengths[a]))
+            cut = slice(a, b), self._reading.counted_columns(int(share_lengths[a]))
             if self._lengths[a]:
                 positions = self.positions[cut[1]].expand(b - a, -1)
                 hidden = None if self.hidden is None else self.hidden[cut]

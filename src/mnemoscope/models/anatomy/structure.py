@@ -98,7 +98,11 @@ def _unroll_groups(model: Any) -> Any:
     """A model whose few groups of blocks run in turn, each several times in a row (ALBERT), as a twin with one group of
     one block for every run, with the same tensors: a layer is a call of a block (definitions.md 7.2).
     """
-    owners = [path for path, module in model.named_modules() if hasattr(module, "albert_layer_groups")]
+    owners = [
+        path
+        for path, module in model.named_modules()
+        if isinstance(getattr(module, "albert_layer_groups", None), nn.ModuleList)
+    ]
     if not owners:
         return model
     twin = _twin(model)
