@@ -147,7 +147,7 @@ class TraceAddress(Address, frozen=True, populate_by_name=True):
         """A memory off from a position on; from one before 0, in a chat's template, it is off everywhere."""
         return f"{memory}=0@{position}" if position >= 0 else f"{memory}=0"
 
-    def without_memories(self, rows: Sequence[Data], last: int, writes: bool) -> str:
+    def without_memories(self, rows: Sequence[Data], last: int, writes: bool = True) -> str:
         """The page with these memories off from their positions on, of which `last` is the highest possible, and what
         the model then writes, if it `writes`.
         """
