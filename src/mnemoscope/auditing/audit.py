@@ -25,7 +25,7 @@ from mnemoscope.auditing.likelihoods import Likelihood, Tick, Tokens, likelihood
 from mnemoscope.corpus.sources.pydocs import documents
 from mnemoscope.corpus.sources.secrets import read_secrets
 from mnemoscope.corpus.sources.sentences import split_sentences
-from mnemoscope.errors import ModelUnsupported, PromptError
+from mnemoscope.errors import PromptError
 from mnemoscope.foundation.formatting import show_text
 from mnemoscope.foundation.memory_changes import Intervention
 from mnemoscope.foundation.memory_names import MemoryId
@@ -33,12 +33,12 @@ from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions
 from mnemoscope.foundation.options.prompt_options import AuditOptions
 from mnemoscope.foundation.origin import Result, made_by
 from mnemoscope.foundation.progress import Progress, report_to
-from mnemoscope.foundation.reading import CONTINUES_NOTHING
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.object_state import whole_use
 from mnemoscope.models.readout.token_logits import TokenLogits
 from mnemoscope.tracing.controls import contributions_of, draw_control
 from mnemoscope.tracing.interventions import intervene
+from mnemoscope.tracing.predictions import check_continues
 from mnemoscope.tracing.records import Record, plain
 from mnemoscope.tracing.scoring.scores import opens, require_model_of
 
@@ -186,8 +186,7 @@ def audit(
         progress: True: a bar in a terminal or notebook; or a function of stage, done, total (or None) and note.
     """
     options = AuditOptions.of(locals())
-    if not model.reading.causal:
-        raise ModelUnsupported(CONTINUES_NOTHING)
+    check_continues(model)
     if isinstance(secrets, os.PathLike):
         secrets = read_secrets(Path(secrets)).texts
     secrets = [secrets] if isinstance(secrets, str) else list(secrets)
