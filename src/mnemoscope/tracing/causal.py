@@ -136,7 +136,7 @@ def causal_check(
     every: set[int] = set()
     missing = 0
     for row, (given, words, following) in enumerate(prefixes):
-        sizes = contributions_of(given, words, [named.layer])[named.layer][given.asked[0]]
+        sizes = contributions_of(given, words, [named.layer])[named.layer][given.asked_columns[0]]
         drawn = [draw_control(sizes, number, barred=(), generator=generator) for _ in range(controls)]
         others = sorted({other for other in drawn if other is not None})
         change = _changes(given, words, following, named.layer, [number, *others], own_tokens, at=at)
@@ -213,7 +213,7 @@ def _changes(
 
         def zero(coefficients: Tensor, memories: list[int] = memories) -> Tensor:
             out = coefficients.clone()
-            asked = model.asked[0]
+            asked = model.asked_columns[0]
             columns = model.reading.own(len(words)) if at == "all" else slice(asked, asked + 1)
             for row, memory in enumerate(memories, 1):
                 out[row, columns, memory] = 0

@@ -92,7 +92,7 @@ def _overwrite(model: LanguageModel, changes: list[tuple[int, Intervention]], co
             number,
         )
         if change.at == "last":
-            columns = torch.tensor(model.asked)
+            columns = torch.tensor(model.asked_columns)
             rows = (columns >= first).nonzero()[:, 0]
             place = rows, columns[rows], number
         out[place] = change.value if change.how == "set" else out[place] * change.value

@@ -145,7 +145,7 @@ def last_streams(model: LanguageModel, ids: Tensor, *, past: Any = None, columns
     """
     streams: list[Tensor] = []
     if columns is None:
-        asked = model.reading.asked(ids[0].tolist())
+        asked = model.reading.asked_column(ids[0].tolist())
         columns = slice(asked, asked + 1)
     with read_final(model, lambda stream: streams.append(stream[:, columns].flatten(0, 1).clone())):
         model.backbone(ids, past=past)

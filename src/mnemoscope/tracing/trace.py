@@ -154,7 +154,7 @@ def trace(
     model = model.given(source)
     prompt, changes = model.prompt_text(prompt, mask=mask), interventions_of(interventions, of=model)
     tokens, at_first = model.prompt_tokens(prompt), first_position(prompt)
-    masked = None if model.reading.causal else model.reading.asked(tokens) + at_first
+    masked = None if model.reading.causal else model.reading.asked_column(tokens) + at_first
     made = counted_from(changes, at_first)
     with hold_model(model), model.lock, torch.inference_mode(), intervene(model, made):
         blocks, last = run_blocks(model, tokens)
