@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from mnemoscope.errors import PromptError
 
 CONTINUES_NOTHING = (
-    "a model that reads sentences whole continues no text: `memorised` and `mnemoscope audit` are not asked of it"
+    "a model that reads sentences whole continues no text: generation, audits and `memorised` are not asked of it"
 )
 
 Count = TypeVar("Count", int, NDArray[np.int64])
