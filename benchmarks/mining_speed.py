@@ -23,7 +23,9 @@ from mnemoscope.models import device_of
 def main() -> int:
     """Prints one JSON document; returns 2 if the measurement is impossible here."""
     parser = argparse.ArgumentParser(description="How fast mining is.")
-    parser.add_argument("--model", default="builtin", help="a model as in mine, builtin, gpt2-small, bert-base, 8b or experts")
+    parser.add_argument(
+        "--model", default="builtin", help="a model as in mine, builtin, gpt2-small, bert-base, 8b or experts"
+    )
     parser.add_argument("--random-text", action="store_true", help="random tokens for gpt2-small, too")
     parser.add_argument("--device", default=AUTO)
     parser.add_argument("--dtype", choices=DTYPES, help="default: float32; of 8b bfloat16")

@@ -2,9 +2,9 @@
 
 A memory is taken out by setting it to its mean over the mined text (mean ablation): a narrower layer would carry that
 in its bias. The least useful ones go, and for comparison as many random ones (definitions.md section 9, width). The
-text is the whole sentences of the validation prefixes; a token is predicted where a validation prefix could end. The
-beginning token, or without one the first token, is left as it is: its coefficients are not in the means, and attention
-relies on it.
+text is the whole sentences of the validation prefixes; a token is predicted where a validation prefix could end, or, by
+a model that reads sentences whole, where the sentence is masked. The frame, or without one the first token, is left as
+it is: its coefficients are not in the means, and attention relies on it.
 """
 
 from collections.abc import Mapping
@@ -22,13 +22,14 @@ from mnemoscope.atlas.features import mean_magnitude
 from mnemoscope.errors import NotFinite
 from mnemoscope.foundation.budget import BUDGET, rows_within
 from mnemoscope.foundation.memory_names import ABLATED_PARTS, EXIT_THRESHOLDS
+from mnemoscope.foundation.reading import Reading
 from mnemoscope.mining.passes.prefix_pass import plan_rows, run_blocks
 from mnemoscope.mining.passes.text_tables import columns_of
 from mnemoscope.mining.steps import Answers, empty_answers
 from mnemoscope.mining.text.batches import Ints
 from mnemoscope.mining.text.trigger_table import NamedSentences, sentences_of
 from mnemoscope.models import LanguageModel
-from mnemoscope.models.forward.batches import pad
+from mnemoscope.models.forward.batches import pad, texts_in
 from mnemoscope.models.forward.hooks import Block, overwrite_coefficients, read_final
 from mnemoscope.models.forward.partial_forward import PartialForward
 from mnemoscope.runs.workers.worker import Worker
@@ -46,24 +47,25 @@ MOST_TOKENS = 16_384
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The sentences read and their documents, `[sentence]`; `predicted` counts tokens with a loss."""
+    """The sentences read, their documents and prefixes' ends, `[sentence]`; `predicted` counts tokens with a loss."""
 
     sentence: Ints
     document: Ints
+    position: Ints
     lengths: Ints
     predicted: Ints
 
     @classmethod
-    def choose(cls, prefixes: pl.DataFrame, sentences: NamedSentences, *, seed: int, first: int) -> "HeldOut":
-        """At most `MOST_TOKENS` by the seed, at least one sentence; `first` is the first position that counts."""
-        of = prefixes.select("sentence", "document").unique("sentence", maintain_order=True)
-        ids, documents = (of[name].cast(pl.Int64).to_numpy() for name in ("sentence", "document"))
-        lengths = np.array([len(sentences.of(sentence)) for sentence in ids.tolist()], np.int64)
-        predicted = np.maximum(lengths - 1 - first, 0)
-        order = np.random.default_rng((seed, 14)).permutation(len(ids))
+    def choose(cls, prefixes: pl.DataFrame, sentences: NamedSentences, *, seed: int, reading: Reading) -> "HeldOut":
+        """At most `MOST_TOKENS` by the seed, at least one sentence."""
+        of = prefixes.unique("sentence", maintain_order=True)
+        places = [of[name].cast(pl.Int64).to_numpy() for name in ("sentence", "document", "position")]
+        lengths = np.array([len(sentences.of(sentence)) for sentence in places[0].tolist()], np.int64)
+        predicted = np.maximum(lengths - 1 - reading.first, 0) if reading.causal else np.ones_like(lengths)
+        order = np.random.default_rng((seed, 14)).permutation(len(lengths))
         before = np.cumsum(predicted[order]) - predicted[order]
         drawn = np.sort(order[before < MOST_TOKENS])
-        return cls(ids[drawn], documents[drawn], lengths[drawn], predicted[drawn])
+        return cls(*(each[drawn] for each in (*places, lengths, predicted)))
 
 
 @dataclass(frozen=True)
@@ -77,10 +79,18 @@ class LossForward:
 
     @classmethod
     def of(cls, model: LanguageModel, text: HeldOut, rows: Ints, sentences: NamedSentences) -> "LossForward":
-        ids = pad([sentences.of(sentence) for sentence in text.sentence[rows].tolist()], model)
-        reading = model.reading
-        row, column = np.nonzero(reading.inside(text.lengths[rows] - 1, ids.shape[1], first=reading.first))
-        following = ids.cpu()[row, reading.target(column)]
+        named, reading = text.sentence[rows].tolist(), model.reading
+        own = [sentences.of(sentence) for sentence in named]
+        if reading.causal:
+            ids = pad(own, model, sentences.sources(named))
+            read = texts_in(ids, reading).cpu()
+            row, column = np.nonzero(reading.inside(text.lengths[rows] - 1, read.shape[1], first=reading.first))
+            following = read[row, reading.target(column)]
+        else:
+            places = list(zip(own, text.position[rows].tolist(), strict=True))
+            ids = pad([reading.context(tokens, position) for tokens, position in places], model)
+            row, column = np.arange(len(rows)), reading.column(text.position[rows])
+            following = torch.tensor([int(tokens[reading.target(position)]) for tokens, position in places])
         return cls(rows, ids, (torch.from_numpy(row), torch.from_numpy(column)), following)
 
     def at_places(self, stream: Tensor) -> Tensor:
@@ -121,7 +131,7 @@ class WidthPass:
         self._model, self._layers, self._sentences = model, plan.layers, sentences_of(worker)
         prefixes = pl.read_parquet(worker.path("prefixes"), glob=False)
         self._rows = rows_within(BUDGET.scores, model.sizes.vocabulary)
-        self.text = HeldOut.choose(prefixes, self._sentences, seed=plan.seed, first=model.reading.first)
+        self.text = HeldOut.choose(prefixes, self._sentences, seed=plan.seed, reading=model.reading)
         self._mean: dict[int, Tensor] = {}
         self._orders: dict[int, dict[int, Ints]] = {}
         self.runs: list[WidthForwards] = []
@@ -138,7 +148,8 @@ class WidthPass:
             "stopped": empty_answers(shape, np.int32),
             "wrong": empty_answers(shape, np.int32),
         }
-        self._by_length = np.argsort(self.text.lengths, kind="stable")
+        sources = self._sentences.source_lengths_of(self.text.sentence)
+        self._by_length = np.lexsort((sources, self.text.lengths))
         stages = np.repeat(np.arange(1 + len(plan.layers)), count)
         lengths = np.tile(model.reading.columns(self.text.lengths[self._by_length]), 1 + len(plan.layers))
         of_layers = [sum(one.layer == layer for one in self.runs) for layer in plan.layers]
@@ -150,7 +161,7 @@ class WidthPass:
             self.answers,
             stage="width",
             unit="sentences; layer by layer",
-            parts=stages,
+            parts=stages * (1 + sources.max()) + np.tile(sources[self._by_length], 1 + len(plan.layers)),
             forwards=np.array([1, *of_layers])[stages],
             area=min(plan.batch_tokens, BUDGET.width_tokens),
             around=self.partial.install,
@@ -198,10 +209,12 @@ class WidthPass:
         mean = self._mean[layer]
         gone = torch.zeros(len(mean), dtype=torch.bool, device=mean.device)
         final: list[Tensor] = []
+        reading, width = self._model.reading, asked.ids.shape[1]
+        frame = [*range(reading.offset + reading.first), *range(width - len(reading.after), width)]
 
         def ablate(coefficients: Tensor) -> Tensor:
             changed = torch.where(gone, mean.to(coefficients.dtype), coefficients)
-            changed[:, 0] = coefficients[:, 0]
+            changed[:, frame] = coefficients[:, frame]
             return changed
 
         stream = self.partial.stream_into(layer, asked.ids) if self.partial.possible else None
