@@ -87,8 +87,8 @@ class Semantic:
 
 
 def explained_tokens(groups: Groups, shallow: Mapping[int, Sequence[Candidate]]) -> Integers:
-    """A bit mask per group: bit a is set if a shallow pattern explains the token a places before the last, bit `FAR` + a
-    for the one so far behind it.
+    """A bit mask per group: bit a is set if a shallow pattern explains the token a places before the last, and bit
+    `FAR` + a if it explains the one so far behind it.
     """
     bits = np.zeros(groups.rank.size, dtype=np.int64)
     for memory, candidates in shallow.items():

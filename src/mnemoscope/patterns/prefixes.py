@@ -32,8 +32,8 @@ class Pairs:
     starts: Integers
     keys: Keys
     ago: Integers
-    """Tokens from the end of a word's first occurrence to the prefix's last token, `FAR` at most, and `FAR` more than the
-    distance for a word behind it; 0 for features.
+    """Tokens from the end of a word's first occurrence to the prefix's last token, `FAR` at most; of a word behind it
+    the distance and `FAR`; 0 for features.
     """
 
     @property
