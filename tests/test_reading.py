@@ -22,7 +22,7 @@ def test_positions_and_columns(reading: Reading) -> None:
         assert [np.flatnonzero(row).tolist() for row in marked] == [
             [reading.column(position) for position in range(first, len(tokens))] for tokens in sentences
         ]
-    counted = reading.counted(4)
+    counted = reading.counted_columns(4)
     assert [*range(len(framed[0]))][counted] == [reading.column(position) for position in range(reading.first, 4)]
 
 

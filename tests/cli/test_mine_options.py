@@ -17,14 +17,14 @@ from support.handbuilt_atlas import build_atlas
 
 EVERY_OPTION = """
     --validation hub:v --split line --triggers 7 --per-sentence all --layers 0-3,7 --max-sentences 9 --max-tokens 99
-    --prefixes 5 --removals all --neighbours 4 --part 2/3 --batch-tokens 512 --dtype bfloat16 --device cuda:1 --seed 3
-    --checkpoint-every 0.5 --keep-work --text-field body --revision main --trust-remote-code --force --json
+    --prefixes 5 --removals all --own 7 --neighbours 4 --part 2/3 --batch-tokens 512 --dtype bfloat16 --device cuda:1
+    --seed 3 --checkpoint-every 0.5 --keep-work --text-field body --revision main --trust-remote-code --force --json
     --name N --text-name T --adapter lora --tokenizer words --dequantize --dict dict.txt --max-memory 0=20GiB,cpu=60GiB
     --beginning none --skip-bad-rows 6 --skip-special --token-activations --random --sample 0.25
 """
 
 UNSET = """
-    validation triggers layers max_sentences max_tokens removals part sample batch_tokens ids_field name text_name
+    validation triggers layers max_sentences max_tokens removals own part sample batch_tokens ids_field name text_name
 """
 OFF = "keep_work force accept_versions skip_special token_activations random"
 
@@ -109,7 +109,7 @@ def test_every_option_arrives(mining: FakeMining, tmp_path: Path, capsys: Captur
     assert main(["mine", "m", "hub:c", "--out", str(tmp_path / "a"), *EVERY_OPTION.split()]) == 0
     assert mining.calls[0][2] == {
         **{"out": tmp_path / "a", "validation": "hub:v", "split": "line", "triggers": 7, "per_sentence": "all"},
-        **{"layers": "0-3,7", "max_sentences": 9, "max_tokens": 99, "prefixes": 5, "removals": "all"},
+        **{"layers": "0-3,7", "max_sentences": 9, "max_tokens": 99, "prefixes": 5, "removals": "all", "own": "7"},
         **{"neighbours": 4, "part": "2/3", "batch_tokens": 512, "dtype": "bfloat16", "device": "cuda:1", "seed": 3},
         **{"checkpoint_every": 0.5, "keep_work": True, "text_field": "body", "sample": 0.25, "ids_field": None},
         **{"force": True, "accept_versions": False, "name": "N", "text_name": "T", "skip_bad_rows": 6},

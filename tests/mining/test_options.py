@@ -71,7 +71,15 @@ def test_mine_spells_every_option_out_and_hands_it_on(monkeypatch: pytest.Monkey
     assert spelled == {name: default for name, default in own.items() if name != "opening"}
     mine("m", "c", out="a")
     # A field of ids does not go with a text field of another name than usual.
-    given = {"layers": "0", "part": "1/2", "removals": 3, "own": 4, "checkpoint_every": 5.0, "sample": 0.5, "max_memory": "2GiB"}
+    given = {
+        "layers": "0",
+        "part": "1/2",
+        "removals": 3,
+        "own": 4,
+        "checkpoint_every": 5.0,
+        "sample": 0.5,
+        "max_memory": "2GiB",
+    }
     given |= {"text_field": "text", "split": "line", "per_sentence": "all", "dtype": "float16", "device": "cpu"}
     numbers = (
         "triggers",

@@ -114,6 +114,7 @@ def diff(
     other: LanguageModel | str | None = None,
     other_adapter: str | Path | None = None,
     other_prompt: Prompt | None = None,
+    source: str | None = None,
     target: str | None = None,
     against: str | None = None,
     both: bool = False,
@@ -136,6 +137,7 @@ def diff(
         other: The second model, loaded or by name.
         other_adapter: The second is `model` with this PEFT adapter.
         other_prompt: The second is `model` on this prompt (or last message).
+        source: What encoder-decoders read; the prompts are their texts so far.
         target: The second's answer; None: its prediction.
         against: The first's answer; None: its prediction.
         both: List those that pushed the other way, too.
@@ -151,13 +153,15 @@ def diff(
         raise OptionError("give one of --other, --other-adapter and --other-prompt")
     DiffOptions.check(locals() | {"restored": restored or None})
     check_restored(restored, top, two_prompts=other_prompt is not None, generate=generate)
-    second = model if other_prompt is not None else second_model(model, other, other_adapter)
+    model = model.given(source)
+    second = model if other_prompt is not None else second_model(model, other, other_adapter).given(source)
     origin = origin_of(
         [model.fingerprint, second.fingerprint],
         atlas,
         seed,
         prompt=as_written(prompt),
         other_prompt=as_written(other_prompt),
+        **({} if source is None else {"source": source}),
         target=target,
         against=against,
         both=both,

@@ -7,7 +7,7 @@ use. hooks.py reads coefficients while it runs; other rooms use the numbers (min
 import copy
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from threading import RLock, local
@@ -28,7 +28,7 @@ from mnemoscope.models.memories.groups import Group, join
 from mnemoscope.models.model_facts import Proof, Sizes
 from mnemoscope.models.modules.fingerprint import fingerprint, reading_fingerprint
 from mnemoscope.models.modules.linear_maps import computes_in, matrix_of, rows_of
-from mnemoscope.models.modules.observed import run
+from mnemoscope.models.modules.observed import encode, run, split_source
 from mnemoscope.models.modules.offloading import device_of_module, places_of
 from mnemoscope.models.modules.parameter_count import count_parameters
 from mnemoscope.models.modules.projections import Fold, Head, LinearHead, Projection, fold_of, scale_of
@@ -121,8 +121,9 @@ class LanguageModel(metaclass=_Reloaded):
             ffn_parameters=sum(layer.ffn.parameters for layer in layers),
         )
         self.longest = self.sizes.context - self.reading.framing
+        self.sources = parts.sources_of(self.reading, anatomy.rows)
         self.boundaries, self.eager, self.unread = parts.boundaries, True, parts.unread
-        if not self.reading.causal:  # rows of one length only: nothing is padded
+        if not self.reading.causal or self.sources is not None:  # rows of one length only: nothing is padded
             self.boundaries = tuple(range(1, self.sizes.context))
         self.head_width = self.sizes.hidden if anatomy.project is None else rows_of(anatomy.project)
         self._final_fold = self.fold_of(anatomy.final_norm)
@@ -225,6 +226,7 @@ class LanguageModel(metaclass=_Reloaded):
 
     def prompt_tokens(self, prompt: Prompt) -> list[int]:
         """The prompt's own token ids, at least one; raises PromptError."""
+        self.given(None)
         prompt = self.prompt_text(prompt)
         short = repr(prompt if len(prompt) <= 40 else prompt[:40] + "...")
         if not prompt:
@@ -434,10 +436,35 @@ class LanguageModel(metaclass=_Reloaded):
         return self._forward(self.anatomy.model, ids).float()
 
     def _forward(self, module: nn.Module, ids: Tensor, *, gradients: bool = False, past: Any = None) -> Tensor:
+        encoded = None
+        if self.sources is not None:
+            ids, sources = split_source(ids)
+            assert sources is not None
+            last, encoded = getattr(self._running, "encoded", (None, None))
+            if last is None or not torch.equal(last, sources):  # made once for many questions about a prompt
+                encoded = encode(self.anatomy.model, sources)
+                self._running.encoded = sources, encoded
         self._running.shape = (ids.shape[0], ids.shape[1])
         self._running.first_row = ids[0]
         self._running.begun = 0 if past is None else past.get_seq_length()
-        return run(module, ids, gradients=gradients, past=past)
+        return run(module, ids, gradients=gradients, past=past, encoded=encoded)
+
+    def given(self, source: str | Sequence[int] | None) -> "LanguageModel":
+        """The decoder of an encoder-decoder on prompts with this source, a text or its ids; a model without sources is
+        itself. Raises PromptError for a text that is none's source, and for a source that is not given.
+        """
+        if self.sources is None:
+            if isinstance(source, str):
+                raise PromptError("this model reads no source; leave it out (--source)")
+            return self
+        if source is None:
+            if self.reading.given is None:
+                raise PromptError("this model reads a source and writes a text; give the source, too (--source TEXT)")
+            return self
+        other = copy.copy(self)
+        given = self.sources.of_prompt(source) if isinstance(source, str) else tuple(map(int, source))
+        other.reading = replace(self.reading, given=given)
+        return other
 
     def coefficients(
         self,

@@ -134,11 +134,11 @@ def causal_check(
     stronger = np.ones((len(prefixes), controls))
     every: set[int] = set()
     missing = 0
-    for row, (words, following) in enumerate(prefixes):
-        sizes = contributions_of(model, words, [named.layer])[named.layer][model.asked]
+    for row, (given, words, following) in enumerate(prefixes):
+        sizes = contributions_of(given, words, [named.layer])[named.layer][given.asked]
         drawn = [draw_control(sizes, number, barred=(), generator=generator) for _ in range(controls)]
         others = sorted({other for other in drawn if other is not None})
-        change = _changes(model, words, following, named.layer, [number, *others], own_tokens, at=at)
+        change = _changes(given, words, following, named.layer, [number, *others], own_tokens, at=at)
         changes[row, 0] = change[0]
         for draw, other in enumerate(drawn, 1):
             if other is not None:
@@ -162,7 +162,8 @@ def causal_check(
 
 def _prefixes(
     model: LanguageModel, atlas: Atlas, memory: MemoryId, *, sign: int, count: int
-) -> list[tuple[list[int], int | None]]:
+) -> list[tuple[LanguageModel, list[int], int | None]]:
+    """The model, given the source of a trigger if it reads one, the trigger's tokens, and the token that followed."""
     rows = atlas[memory].triggers(sign=sign)
     if rows.height == 0:
         kind = "above" if sign > 0 else "below"
@@ -172,12 +173,15 @@ def _prefixes(
     followed = rows.filter(pl.col("next_token").is_not_null()).sort("rank", descending=True)
     following = dict(zip(followed["prefix_group"].to_list(), followed["next_token"].to_list(), strict=True))
     rows = rows.filter(pl.col("rank") == pl.col("prefix_group")).sort("rank").head(count)
-    prefixes = atlas.prefixes(rows.select("sentence", "position").rows())
+    prefixes, sources = atlas.prefixes(rows.select("sentence", "position").rows()), dict[int, list[int]]()
+    if model.sources is not None:
+        stored = atlas.sentences(rows["sentence"].to_list(), columns=["sentence", "source_tokens"])
+        sources = dict(stored.iter_rows())
     pairs = []
-    for rank, words in zip(rows["rank"].to_list(), prefixes, strict=True):
+    for rank, sentence, words in zip(rows["rank"].to_list(), rows["sentence"].to_list(), prefixes, strict=True):
         if len(words) > model.longest or max(words) >= model.sizes.vocabulary:
             raise ModelDiffers(f"a trigger of {memory} cannot be read by {model.spec}; load the model that was mined")
-        pairs.append((words, following.get(rank)))
+        pairs.append((model.given(sources.get(sentence)), words, following.get(rank)))
     return pairs
 
 

@@ -92,12 +92,20 @@ def _overwrite(model: LanguageModel, changes: list[tuple[int, Intervention]], co
     return out
 
 
-def as_python(model: str, prompt: str, interventions: Interventions, *, opening: ModelOptions = AS_USUAL) -> str:
+def as_python(
+    model: str,
+    prompt: str,
+    interventions: Interventions,
+    *,
+    source: str | None = None,
+    opening: ModelOptions = AS_USUAL,
+) -> str:
     """A Python script that traces the prompt with these changes, and without them if there are any."""
     changes = counted_from(interventions_of(interventions), first_position(prompt))  # `intervene` knows no chat
     lines = ["import mnemoscope as ms", "", opening.python_line(model), f"prompt = {prompt!r}"]
-    lines.append("print(ms.trace(model, prompt))")
+    show = "print(ms.trace(model, prompt))" if source is None else f"print(ms.trace(model, prompt, source={source!r}))"
+    lines.append(show)
     if changes:
         lines += ["", "changes = [", *(f"    {str(change)!r}," for change in changes), "]"]
-        lines += ["with ms.intervene(model, changes):", "    print(ms.trace(model, prompt))"]
+        lines += ["with ms.intervene(model, changes):", f"    {show}"]
     return "\n".join(lines) + "\n"

@@ -117,6 +117,7 @@ def trace(
     model: LanguageModel,
     prompt: Prompt,
     *,
+    source: str | None = None,
     top: int = 10,
     memories: int = 10,
     interventions: Interventions = None,
@@ -129,12 +130,14 @@ def trace(
     Args:
         model: A LanguageModel, or a name that `load_model` takes.
         prompt: Plain text, read as mining reads a sentence, or the messages of a chat.
+        source: What an encoder-decoder reads; the prompt is its text so far.
         top: Predictions of each stream.
         memories: Dominant memories of each layer and position, at most, by `|m_i|` norm(v_i).
         interventions: Changes of memories, as in `intervene`: {"L10.M222": 0.0} or ["L10.M222=0@last"].
     """
     TraceOptions.check(locals())
     check_wide_numbers(model)
+    model = model.given(source)
     prompt, changes = model.prompt_text(prompt), interventions_of(interventions, of=model)
     tokens, at_first = model.prompt_tokens(prompt), first_position(prompt)
     made = counted_from(changes, at_first)
@@ -154,7 +157,13 @@ def trace(
         positions.append(Position(j + at_first, Token(token, texts[token]), final, residual, output))
     first = model.beginning.token
     beginning = None if first is None else Token(first, texts[first])
-    options = {"prompt": as_written(prompt), "top": top, "memories": memories, "interventions": list(map(str, changes))}
+    options = {
+        "prompt": as_written(prompt),
+        **({} if source is None else {"source": source}),
+        "top": top,
+        "memories": memories,
+        "interventions": list(map(str, changes)),
+    }
     origin = made_by(model=model.fingerprint, atlas=None, options=options, seed=None)
     all_of_it = tuple(positions), places, sums, changes, origin
     return Trace(model.spec, model.fingerprint, str(prompt), beginning, *all_of_it, own_tokens(prompt))

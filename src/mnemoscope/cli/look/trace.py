@@ -37,9 +37,9 @@ def trace(options: TraceOptions, *, json: bool) -> None:
         pictures.check_ending(out)
     from mnemoscope import tracing
 
-    loaded = load_shown(model, options.loading)
+    loaded = load_shown(model, options.loading).given(options.source)
     asked, parsed = loaded.prompt_text(given, whole=options.whole), interventions_of(options.changes, of=loaded)
-    script = tracing.as_python(model, asked, parsed, opening=options.loading.opening)
+    script = tracing.as_python(model, asked, parsed, source=options.source, opening=options.loading.opening)
     drawn = {}
     if figure1 is not None and out is not None:
         picture = pictures.figure1(loaded, asked, figure1, position=position, interventions=parsed)

@@ -66,6 +66,7 @@ class TraceOptions(ModelArgument):
     temperature: float = option(0.0, "Of that continuation; 0 always takes the best token.", metavar="T", least=0)
     seed: int = option(0, "Of a continuation with a temperature above 0.", least=0)
     position: int | None = option(None, "The position whose layers are shown.", instead="the last")
+    source: str | None = option(None, "What an encoder-decoder reads; PROMPT is its text so far.", metavar="TEXT")
     asked: ChatOptions
     whole: bool = option(False, "Positions count the whole chat, not only its last message.")
     top: int = option(10, "Predictions of each stream (--json gives all).", metavar="K", least=1)
@@ -98,6 +99,7 @@ class AttributeOptions(ModelArgument):
     against: str | None = option(None, "The word it is compared with.", metavar="TEXT|mean", instead="the next best")
     prompts: Path | None = option(None, "JSONL of prompt (or messages), for, against: what they share.", metavar="FILE")
     position: int | None = option(None, "The position whose next token is asked about.", instead="the last")
+    source: str | None = like(TraceOptions, "source")
     asked: ChatOptions
     whole: bool = like(TraceOptions, "whole")
     by: str = option("ablation", "The order of the list.", choices=ORDERS)
@@ -117,7 +119,7 @@ class AttributeOptions(ModelArgument):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_prompts(self, "target", "against", "position", "chat", "edges", "graph")
+        _check_prompts(self, "source", "target", "against", "position", "chat", "edges", "graph")
 
 
 class DiffOptions(ModelArgument):
@@ -128,6 +130,7 @@ class DiffOptions(ModelArgument):
     target: str | None = option(None, "The second's answer.", flag="--for", metavar="TEXT", instead="its prediction")
     against: str | None = option(None, "The first's answer.", metavar="TEXT", instead="its prediction")
     prompts: Path | None = option(None, "JSONL of prompt (or messages), for, against, other_prompt.", metavar="FILE")
+    source: str | None = like(TraceOptions, "source")
     asked: ChatOptions
     both: bool = option(False, "List those that pushed the other way, too.")
     patch: str = option("contribution", "What is set back of a memory.", choices=PATCHES)
@@ -147,7 +150,7 @@ class DiffOptions(ModelArgument):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_prompts(self, "other_prompt", "target", "against", "chat", "generate")
+        _check_prompts(self, "source", "other_prompt", "target", "against", "chat", "generate")
         if self.prompts is None and [self.other, self.other_adapter, self.other_prompt].count(None) != 2:
             raise OptionError("give one of --other, --other-adapter and --other-prompt")
         two_prompts = self.other is None and self.other_adapter is None

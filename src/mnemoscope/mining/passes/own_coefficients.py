@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mnemoscope.errors import NotFinite
 from mnemoscope.mining.passes.prefix_pass import plan_rows
-from mnemoscope.mining.passes.removals import ShortenedRuns, masked
+from mnemoscope.mining.passes.removals import ShortenedRuns, mask_gap
 from mnemoscope.mining.passes.vectors.values import target_rows
 from mnemoscope.mining.steps import empty_answers, read_saved
 from mnemoscope.mining.text.batches import Ints
@@ -34,7 +34,7 @@ class OwnPass:
             drawn = np.random.default_rng((worker.plan.seed, 18)).permutation(len(asked))[: int(wanted or 0)]
             asked = asked[np.sort(drawn).tolist()]
         self._asked = asked
-        end, gap = pl.col("position") + 1, masked(pl.col("position"))
+        end, gap = pl.col("position") + 1, mask_gap(pl.col("position"))
         requests = asked.select("layer", "memory", "sentence", gap=gap, position=end)
         self._runs = ShortenedRuns(requests, worker.model, sentences_of(worker))
         self._own = empty_answers(len(asked), np.float32)
@@ -45,7 +45,7 @@ class OwnPass:
             {"own": self._own},
             stage="own coefficients",
             unit="sentences",
-            parts=self._runs.deepest,
+            parts=self._runs.parts,
         )
 
     def _targets(self, layer: int) -> pl.DataFrame:

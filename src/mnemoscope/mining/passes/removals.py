@@ -34,7 +34,7 @@ from mnemoscope.runs.plan import TRIGGERS_ASKED, MiningPlan
 from mnemoscope.runs.workers.worker import Worker
 
 WHOLE = -1
-"""In place of a removed token: the whole sentence. Numbers below it stand for a token that is masked (`masked`)."""
+"""In place of a removed token: the whole sentence. Numbers below it stand for a token that is masked (`mask_gap`)."""
 
 TOO_SHORT = {"length_one": 1, "length_two": 2}
 """Tokens of the triggers that are left out."""
@@ -43,7 +43,7 @@ See = Callable[[int, dict[str, Ints], Tensor], None]
 """Called with a layer, its requests, whose `run` counts through the batch, and its coefficients."""
 
 
-def masked(position: Any) -> Any:
+def mask_gap(position: Any) -> Any:
     """The `gap` for a token that is masked at a position, and the reverse."""
     return -2 - position
 
@@ -61,20 +61,22 @@ class ShortenedRuns:
         side = sides(model, model.reading.columns(requests["length"].to_numpy()))
         asked, one = requests.with_columns(side=side).with_row_index("number"), ("sentence", "gap", "side")
         runs = asked.group_by(one).agg(pl.col("layer").max(), pl.col("length").max())
-        self._runs = runs.sort("layer", "length", *one)
+        beside = pl.Series("source", sentences.source_lengths_of(runs["sentence"].to_numpy()))
+        self._runs = runs.with_columns(beside).sort("layer", "length", "source", *one)
         numbered = self._runs.select(one).with_row_index("run")
         self._asked = asked.join(numbered, on=one).sort("run", "number").cast(pl.Int64)
         self.lengths = model.reading.columns(self._runs["length"].to_numpy())
-        self.deepest = self._runs["layer"].to_numpy()
+        sources = self._runs["source"].to_numpy()
+        self.parts = self._runs["layer"].to_numpy() * (1 + sources.max(initial=0)) + sources
 
     def take(self, items: slice, see: See) -> None:
         rows = []
         for sentence, gap, length in self._runs[items].select("sentence", "gap", "length").iter_rows():
             tokens = self._sentences.of(sentence)
             if gap < WHOLE:
-                tokens = self._model.reading.context(tokens, masked(gap))
+                tokens = self._model.reading.context(tokens, mask_gap(gap))
             rows.append((np.delete(tokens, gap) if gap >= 0 else tokens)[:length])
-        ids = pad(rows, self._model)
+        ids = pad(rows, self._model, self._sentences.sources(self._runs["sentence"][items].to_list()))
         begin, end = np.searchsorted(self._asked["run"].to_numpy(), (items.start, items.stop))
         asked = self._asked[begin:end].with_columns(pl.col("run") - items.start)
 
@@ -140,7 +142,7 @@ def places_dropped(triggers: pl.DataFrame, drawn: Sequence[int], *, causal: bool
         "last": tokens - 1 - (position == tokens - 1).cast(pl.Int64),
         "random": chance + (chance >= position).cast(pl.Int64),
     }
-    return {"own": (position, masked(position)), **{name: (at, at) for name, at in others.items()}}
+    return {"own": (position, mask_gap(position)), **{name: (at, at) for name, at in others.items()}}
 
 
 class RemovalPass:
@@ -174,7 +176,7 @@ class RemovalPass:
             self._answers,
             stage="removals",
             unit="sentences",
-            parts=self._runs.deepest,
+            parts=self._runs.parts,
         )
 
     def _answer(self, layer: int, asked: dict[str, Ints], coefficients: Tensor) -> None:

@@ -29,7 +29,7 @@ from mnemoscope.mining.steps import Answers, empty_answers
 from mnemoscope.mining.text.batches import Ints
 from mnemoscope.mining.text.trigger_table import NamedSentences, sentences_of
 from mnemoscope.models import LanguageModel
-from mnemoscope.models.forward.batches import pad
+from mnemoscope.models.forward.batches import pad, texts_in
 from mnemoscope.models.forward.hooks import Block, overwrite_coefficients, read_final
 from mnemoscope.models.forward.partial_forward import PartialForward
 from mnemoscope.runs.workers.worker import Worker
@@ -79,11 +79,13 @@ class LossForward:
 
     @classmethod
     def of(cls, model: LanguageModel, text: HeldOut, rows: Ints, sentences: NamedSentences) -> "LossForward":
-        own, reading = [sentences.of(sentence) for sentence in text.sentence[rows].tolist()], model.reading
+        named, reading = text.sentence[rows].tolist(), model.reading
+        own = [sentences.of(sentence) for sentence in named]
         if reading.causal:
-            ids = pad(own, model)
-            row, column = np.nonzero(reading.inside(text.lengths[rows] - 1, ids.shape[1], first=reading.first))
-            following = ids.cpu()[row, reading.target(column)]
+            ids = pad(own, model, sentences.sources(named))
+            read = texts_in(ids, reading).cpu()
+            row, column = np.nonzero(reading.inside(text.lengths[rows] - 1, read.shape[1], first=reading.first))
+            following = read[row, reading.target(column)]
         else:
             places = list(zip(own, text.position[rows].tolist(), strict=True))
             ids = pad([reading.context(tokens, position) for tokens, position in places], model)
@@ -146,7 +148,8 @@ class WidthPass:
             "stopped": empty_answers(shape, np.int32),
             "wrong": empty_answers(shape, np.int32),
         }
-        self._by_length = np.argsort(self.text.lengths, kind="stable")
+        sources = self._sentences.source_lengths_of(self.text.sentence)
+        self._by_length = np.lexsort((sources, self.text.lengths))
         stages = np.repeat(np.arange(1 + len(plan.layers)), count)
         lengths = np.tile(model.reading.columns(self.text.lengths[self._by_length]), 1 + len(plan.layers))
         of_layers = [sum(one.layer == layer for one in self.runs) for layer in plan.layers]
@@ -158,7 +161,7 @@ class WidthPass:
             self.answers,
             stage="width",
             unit="sentences; layer by layer",
-            parts=stages,
+            parts=stages * (1 + sources.max()) + np.tile(sources[self._by_length], 1 + len(plan.layers)),
             forwards=np.array([1, *of_layers])[stages],
             area=min(plan.batch_tokens, BUDGET.width_tokens),
             around=self.partial.install,

@@ -154,7 +154,7 @@ class BatchReader:
 
         def look(piece: Batch, layer: int, coefficients: Tensor) -> None:
             for row, length in enumerate(piece.lengths.tolist()):
-                counted = coefficients[row, self.model.reading.counted(length)]
+                counted = coefficients[row, self.model.reading.counted_columns(length)]
                 if not places and not bool(counted.isfinite().all()):
                     places.append((layer, int(piece.sentences[row])))
 

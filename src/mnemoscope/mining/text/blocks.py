@@ -16,7 +16,7 @@ from mnemoscope.foundation.reading import Reading
 from mnemoscope.kernels.choose import BatchRows
 from mnemoscope.mining.text.batches import Batch
 from mnemoscope.models import Group
-from mnemoscope.models.forward.batches import send
+from mnemoscope.models.forward.batches import send, texts_in
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,12 @@ class Places:
         self._share, self._reading = share, reading
         self._lengths = np.maximum(share.lengths - reading.first, 0)
         self.sentences = share.sentences.to(device, non_blocking=True)
-        self.first = reading.counted(0).start
+        self.first = reading.counted_columns(0).start
         """The first column that counts."""
-        self.positions = torch.arange(share.ids.shape[1], device=device) - reading.offset
+        ids = texts_in(share.ids, reading)
+        self.positions = torch.arange(ids.shape[1], device=device) - reading.offset
         """The position of each column."""
-        self.hidden = torch.isin(share.ids, never.to(share.ids.device)).to(device) if len(never) else None
+        self.hidden = torch.isin(ids, never.to(ids.device)).to(device) if len(never) else None
         """Which places are no triggers; None if all may be."""
 
     @cached_property
@@ -73,7 +74,7 @@ class Places:
         """The blocks of a dense layer's coefficients `[sentence, column, memory]`."""
         blocks, share_lengths = [], self._share.lengths
         for a, b in pairwise([0, *(np.flatnonzero(np.diff(self._lengths)) + 1).tolist(), len(self._lengths)]):
-            cut = slice(a, b), self._reading.counted(int(share_lengths[a]))
+            cut = slice(a, b), self._reading.counted_columns(int(share_lengths[a]))
             if self._lengths[a]:
                 positions = self.positions[cut[1]].expand(b - a, -1)
                 hidden = None if self.hidden is None else self.hidden[cut]

@@ -139,7 +139,7 @@ class Anatomy:
 
     def score(self, taken: Tensor) -> Tensor:
         """What the head makes [..., vocab] of its input [..., hidden'], with every bias."""
-        scores = self.head(taken)
+        scores: Tensor = self.head(taken)
         return scores if self.head_bias is None else scores + self.head_bias
 
     def readout(self, stream: Tensor) -> Tensor:
@@ -164,12 +164,10 @@ def find_layers(model: Any) -> Anatomy | None:
 
 def check_supported(config: Any) -> None:
     kind = getattr(config, "model_type", "unknown")
-    if getattr(config, "is_encoder_decoder", False):
-        raise ModelUnsupported(f"model type {kind!r} is an encoder-decoder; only decoder language models can be read")
     # Their classes are listed as causal, but attend to the whole text.
     if kind == "cpmant" or (kind == "xlnet" and getattr(config, "attn_type", "bi") != "uni"):
         raise ModelUnsupported(
-            f"model type {kind!r} predicts the next token, but lets later tokens change earlier ones; it cannot be read"
+            f"model type {kind!r} lets later tokens change earlier ones but predicts the next one; it cannot be read"
         )
 
 

@@ -71,7 +71,7 @@ def read_structure(model: nn.Module, seen: Observation, path: str, blocks: list[
     stream = next(call.given for call in calls if call is not None)
     ending = {type(norm): norm for layer in layers for norm in (layer.post_norm, layer.output_norm) if norm is not None}
     if several := [kind for kind, norm in ending.items() if not isinstance(norm(stream[None]), Tensor)]:
-        raise Unclear(f"a {several[0].__name__} behind its layers gives more than one tensor")
+        raise Unclear(f"the norm behind its layers ({several[0].__name__}) gives more than one tensor")
     if not layers:
         adding = ", ".join(dict.fromkeys(without.values()))
         raise Unclear(f"what its blocks add is the output of {adding}, not of a feed-forward layer")

@@ -28,6 +28,7 @@ from mnemoscope.models.modules.observed import (
     observe,
     run,
     same,
+    takes_source,
 )
 from mnemoscope.models.modules.projections import HeadTransform
 
@@ -98,7 +99,11 @@ def _unroll_groups(model: Any) -> Any:
     """A model whose few groups of blocks run in turn, each several times in a row (ALBERT), as a twin with one group of
     one block for every run, with the same tensors: a layer is a call of a block (definitions.md 7.2).
     """
-    owners = [path for path, module in model.named_modules() if hasattr(module, "albert_layer_groups")]
+    owners = [
+        path
+        for path, module in model.named_modules()
+        if isinstance(getattr(module, "albert_layer_groups", None), nn.ModuleList)
+    ]
     if not owners:
         return model
     twin = _twin(model)
@@ -256,7 +261,7 @@ def _factor(one: Tensor, other: Tensor) -> float | None:
 def _backbone(model: Any, path: str, stream: Tensor) -> nn.Module | None:
     """The module that runs the blocks without the head; None if only the whole model does."""
     parent = path.rpartition(".")[0]
-    if not parent:
+    if not parent or takes_source(model):
         return None
     module: nn.Module = model.get_submodule(parent)
     try:

@@ -57,9 +57,10 @@ def open_tokenizer(
         if not names or any(find_file(place, name, arguments) is not None for name in names):
             raise
         raise TokenizerNotFound(f"{name} holds no tokenizer; {_WHAT_TO_DO}") from None
-    # Without added tokens: transformers makes an empty tokenizer of missing files.
+    # transformers makes an empty tokenizer of missing files, or one of special tokens alone.
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    if not (tokenizer.vocab_size if backend is None else backend.get_vocab_size(with_added_tokens=False)):
+    words = range(tokenizer.vocab_size) if backend is None else backend.get_vocab(with_added_tokens=False).keys()
+    if not {*words} - {*tokenizer.all_special_tokens}:
         raise TokenizerNotFound(f"{name} holds no tokenizer that transformers reads words from; {_WHAT_TO_DO}")
     if file is None and (folder / "tokenizer.model").is_file() and not (folder / "tokenizer.json").is_file():
         _check_pieces(tokenizer, folder / "tokenizer.model", name)
