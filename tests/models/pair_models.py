@@ -69,7 +69,7 @@ def build_pair_model(kind: str) -> Any:
         for parameter in model.parameters():
             if parameter.requires_grad:
                 noise = torch.randn(parameter.shape)
-                parameter.copy_(noise * 0.3) if parameter.dim() > 1 else parameter.add_(noise * 0.3)
+                parameter.copy_(noise * 0.3) if parameter.dim() > 1 else parameter.add_(noise * 0.1)
         for name, buffer in model.named_buffers():
             if name == "final_logits_bias":
                 buffer.copy_(0.3 * torch.randn(buffer.shape))
