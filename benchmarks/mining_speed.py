@@ -1,10 +1,10 @@
 """How fast mining is, against the bare forward pass and two common loops in one run; prints JSON.
 
-    python benchmarks/mining_speed.py --model builtin|gpt2-small|8b|experts|SPEC
+    python benchmarks/mining_speed.py --model builtin|gpt2-small|bert-base|8b|experts|SPEC
 
 Only ratios count: absolute speeds differ from machine to machine. The bare forward pass is timed whole, and stopped
 where mining stops, which is equal work. A model reads the standard library's documentation, and its value pass is
-measured, too; 8b (16 GB in bfloat16), experts, and with --random-text GPT-2's shape, read random tokens, for which
+measured, too; 8b (16 GB in bfloat16), experts, bert-base, and with --random-text GPT-2's shape, read random tokens, for which
 torch and transformers are enough (`PYTHONPATH=src`).
 """
 
@@ -23,7 +23,9 @@ from mnemoscope.models import device_of
 def main() -> int:
     """Prints one JSON document; returns 2 if the measurement is impossible here."""
     parser = argparse.ArgumentParser(description="How fast mining is.")
-    parser.add_argument("--model", default="builtin", help="a model as in mine, builtin, gpt2-small, 8b or experts")
+    parser.add_argument(
+        "--model", default="builtin", help="a model as in mine, builtin, gpt2-small, bert-base, 8b or experts"
+    )
     parser.add_argument("--random-text", action="store_true", help="random tokens for gpt2-small, too")
     parser.add_argument("--device", default=AUTO)
     parser.add_argument("--dtype", choices=DTYPES, help="default: float32; of 8b bfloat16")
@@ -34,7 +36,7 @@ def main() -> int:
     args = parser.parse_args()
     try:
         device = device_of(args.device)
-        if args.model in ("8b", "experts") or (args.random_text and args.model in SHAPES):
+        if args.model in ("bert-base", "8b", "experts") or (args.random_text and args.model in SHAPES):
             name = "n_layer" if args.model == "gpt2-small" else "num_hidden_layers"
             figures = measure_shape(
                 args.model,

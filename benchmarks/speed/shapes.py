@@ -13,6 +13,8 @@ import torch
 from numpy.typing import NDArray
 from transformers import (
     AutoTokenizer,
+    BertConfig,
+    BertForMaskedLM,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
@@ -24,17 +26,18 @@ from transformers import (
 from mnemoscope.kernels.devices import device_name
 from mnemoscope.mining.text.batches import Batch
 from mnemoscope.models import LanguageModel, load_model
-from mnemoscope.models.forward.batches import default_batch_tokens, pack, pad, send
+from mnemoscope.models.forward.batches import default_batch_tokens, pack, pad, send, sides
 from mnemoscope.models.opening.huggingface import builtin_folder
 from mnemoscope.runs.plan import SAMPLED_EVERY, SAMPLED_TOKENS, batch_order
 
 from .loops import Rates, Stopwatch, compare_loops, mine_batches, overlap
 
-SHAPES = ("gpt2-small", "8b", "experts")
-"""GPT-2 small, Llama 3 of 8 billion parameters, and a small mixture of eight experts like Mixtral."""
-USUAL_DTYPE = {"gpt2-small": "float32", "8b": "bfloat16", "experts": "float32"}
+SHAPES = ("gpt2-small", "bert-base", "8b", "experts")
+"""GPT-2 small, BERT base, Llama 3 of 8 billion parameters, and a small mixture of eight experts like Mixtral."""
+USUAL_DTYPE = dict.fromkeys(SHAPES, "float32") | {"8b": "bfloat16"}
 _NETWORKS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "gpt2-small": (GPT2LMHeadModel, GPT2Config, {}),
+    "bert-base": (BertForMaskedLM, BertConfig, {}),
     "8b": (
         LlamaForCausalLM,
         LlamaConfig,
@@ -92,7 +95,9 @@ def random_model(
 
 
 def _tokenizer() -> Any:
-    return AutoTokenizer.from_pretrained(str(builtin_folder("pydocs")))
+    tokenizer = AutoTokenizer.from_pretrained(str(builtin_folder("pydocs")))
+    tokenizer.add_special_tokens({"mask_token": "[MASK]"})
+    return tokenizer
 
 
 class RandomText:
@@ -104,7 +109,8 @@ class RandomText:
         lengths = lengths.clip(max=min(_LONGEST, model.longest))
         lengths = np.sort(lengths[: 1 + int(np.searchsorted(lengths.cumsum(), tokens))])
         self._lengths = lengths.astype(np.int64)
-        self._cuts = pack(model.reading.columns(self._lengths), area=batch_tokens, rows=batch_tokens)
+        columns = model.reading.columns(self._lengths)
+        self._cuts = pack(columns, area=batch_tokens, rows=batch_tokens, apart=sides(model, columns))
         self.count = len(self._cuts)
         self._order = batch_order(self.count, seed)
         self._always = int(np.searchsorted(np.cumsum([self._own(k).sum() for k in range(self.count)]), SAMPLED_TOKENS))
@@ -198,7 +204,9 @@ def same_as_on_the_host(shape: str, device: torch.device) -> dict[str, float]:
     of equal triggers, `coefficient_difference` the largest difference of the best magnitudes at the same rank, over
     max(1, magnitude).
     """
-    if shape == "gpt2-small":
+    if shape == "bert-base":
+        sizes = {"num_hidden_layers": 2, "hidden_size": 96, "num_attention_heads": 4}
+    elif shape == "gpt2-small":
         sizes = {"n_layer": 2, "n_embd": 96, "n_head": 4}
     else:
         sizes = {

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from mnemoscope.show.export.writing import write_report
     from mnemoscope.show.figures.figure1 import figure1
     from mnemoscope.show.figures.sections import chart
-    from mnemoscope.tracing import intervene, trace
+    from mnemoscope.tracing import intervene, mask_each, trace
     from mnemoscope.training import train
 
 __all__ = [
@@ -55,6 +55,7 @@ __all__ = [
     "hook",
     "intervene",
     "load_model",
+    "mask_each",
     "merge",
     "mine",
     "names",
@@ -89,7 +90,7 @@ _ROOMS = {
     "sharing.graph": ("write_graph",),
     "sharing.export": ("export",),
     "sharing.push": ("push",),
-    "tracing": ("intervene", "trace"),
+    "tracing": ("intervene", "mask_each", "trace"),
     "training": ("train",),
 }
 

@@ -72,7 +72,9 @@ def _run(
     sizes = grid.strengths(model, coefficients)
     firing = places[sizes[places] > 0]
     controls, _ = draw_sets(grid, sizes, firing, [len(firing)], barred=places, seed=(seed,))
-    streams = Ablations(model, ids, None, grid).streams([firing[:0], firing, *controls], many=len(columns))
+    streams = Ablations(model, ids, None, grid).streams(
+        [firing[:0], firing, *controls], columns=slice(grid.first, grid.end)
+    )
     unchanged, *changed = torch.split(torch.cat(list(streams)), len(columns))
     kl = [float(np.mean([each for each, _ in compare_streams(model, unchanged, one, 1)])) for one in changed]
     return {one.layer: (sign * coefficients[one.layer][columns]).amax(0).numpy() for one in memories}, kl

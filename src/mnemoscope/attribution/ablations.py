@@ -67,13 +67,15 @@ class Grid:
         column, memory = np.divmod(places - self.firsts[layer], width)
         return layer, column, memory
 
-    def flat(self, layers: Iterable[Any]) -> NDArray[Any]:
-        """By place, numbers `[column, memory]` of every layer. Fewer columns are the last ones, before them is 0."""
+    def flat(self, layers: Iterable[Any], first: int = 0) -> NDArray[Any]:
+        """By place, numbers `[column, memory]` of every layer, of which the first stand at column `first`; 0 at others.
+        What lies outside the grid is left out.
+        """
         by_place = []
         for numbers in map(np.asarray, layers):
             every = np.zeros((self.columns, numbers.shape[1]), numbers.dtype)
-            numbers = numbers[-self.columns :]
-            every[self.columns - len(numbers) :] = numbers
+            here = slice(max(first, 0), max(first + len(numbers), 0))
+            every[here] = numbers[max(-first, 0) :][: len(every[here])]
             by_place.append(every.ravel())
         return np.concatenate(by_place)
 
@@ -132,14 +134,14 @@ class Ablations:
             tick(len(differences))
         return differences
 
-    def streams(self, rows: Iterable[Places | Change], *, many: int = 1) -> Iterator[Tensor]:
-        """The final streams `[row, hidden]` at the last position of some rows after another, or at `many` last ones."""
+    def streams(self, rows: Iterable[Places | Change], *, columns: slice | None = None) -> Iterator[Tensor]:
+        """The final streams `[row, hidden]` at the asked column of some rows after another, or at all of `columns`."""
         left = (row if isinstance(row, Change) else Change(row) for row in rows)
         while some := list(islice(left, BUDGET.ablations)):
             with torch.inference_mode():
-                yield self._together(some, many)
+                yield self._together(some, columns)
 
-    def _together(self, rows: Sequence[Change], many: int) -> Tensor:
+    def _together(self, rows: Sequence[Change], columns: slice | None) -> Tensor:
         overwriting: dict[int, list[tuple[int, Tensor, Tensor]]] = {}
         adding: dict[tuple[int, int], list[tuple[int, Tensor]]] = {}
         for row, one in enumerate(rows):
@@ -161,7 +163,7 @@ class Ablations:
         with overwrite_coefficients(self._model, changes, own_thread=True), Taps(own_thread=True) as taps:
             for (layer, branch), by_row in adding.items():
                 tap_written(self._model, layer, branch, taps, partial(self._add, by_row))
-            return last_streams(self._model, self._ids.expand(len(rows), -1).contiguous(), many=many)
+            return last_streams(self._model, self._ids.expand(len(rows), -1).contiguous(), columns=columns)
 
     def _add(self, by_row: Sequence[tuple[int, Tensor]], written: Tensor) -> Tensor:
         out = self._model.split_batch(written).clone()

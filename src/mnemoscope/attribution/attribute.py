@@ -23,7 +23,7 @@ from mnemoscope.attribution.explanation import about_memories, origin_of
 from mnemoscope.attribution.gradients import prompt_gradients
 from mnemoscope.errors import NotFinite
 from mnemoscope.foundation.intervals import Floats
-from mnemoscope.foundation.options.chat_prompt import Prompt, as_written
+from mnemoscope.foundation.options.chat_prompt import Prompt, options_of
 from mnemoscope.foundation.options.prompt_options import AttributeOptions
 from mnemoscope.foundation.progress import Progress, ignore_progress, report_to
 from mnemoscope.models import LanguageModel
@@ -66,13 +66,13 @@ class Attributor:
         self.difference = LogitDifference(model, contrast.target, contrast.against)
         self.ids, self._words = ids_of(model, list(contrast.tokens)), list(contrast.tokens)
         self.grid = Grid.of(model, len(self._words))
+        self.asked = model.reading.asked_column(self.ids[0].tolist())
+        """The column."""
 
     @cached_property
     def effects(self) -> DirectEffects:
-        asked = self.model.reading.asked(self.ids[0].tolist())
-        effects = direct_effects(
-            self.model, self._words, slice(asked, asked + 1), self.difference.directions, heads=True
-        )
+        columns = slice(self.asked, self.asked + 1)
+        effects = direct_effects(self.model, self._words, columns, self.difference.directions, heads=True)
         if not bool(effects.parts.logit.isfinite().all()):
             raise NotFinite("the model gives NaN or infinite scores for this prompt; try --dtype float32")
         return effects
@@ -91,7 +91,7 @@ class Attributor:
     @cached_property
     def direct(self) -> Floats:
         """The direct effect of every place: 0 away from the asked position."""
-        return self.grid.flat(self.effects.memories)
+        return self.grid.flat(self.effects.memories, self.asked)
 
     @cached_property
     def _run(self) -> tuple[Floats, Floats, Floats]:
@@ -253,6 +253,7 @@ class Attributor:
             self.edges(places) if step > 1 else NO_EDGES,
             origin,
             self.contrast.own,
+            None if self.contrast.mask is None else self.asked,
         )
 
     def _order(self, by: By, count: int, step: int) -> Places:
@@ -270,7 +271,7 @@ class Attributor:
 
     def _table(self, places: Places, step: int) -> pl.DataFrame:
         """Memory, position, coefficient, direct, attribution and ablation, null where it was not measured."""
-        coefficients = self._run[0] if step else self.grid.flat(self.effects.coefficients)
+        coefficients = self._run[0] if step else self.grid.flat(self.effects.coefficients, self.asked)
         lost = dict(zip(*(each.tolist() for each in self.singles), strict=True)) if step > 1 else {}
         return pl.DataFrame(
             {
@@ -300,6 +301,7 @@ def attribute(
     target: str | None = None,
     against: str | None = None,
     position: int | None = None,
+    mask: int | None = None,
     by: By = "ablation",
     singles: int = 128,
     top: int = 128,
@@ -308,8 +310,8 @@ def attribute(
     seed: int = 0,
     progress: bool | Progress = True,
 ) -> Attribution:
-    """Which memories made the model prefer `target` to `against` after a position of the prompt. Both are the next word
-    as text, with its space. Definitions: definitions.md section 9.
+    """Which memories made the model prefer `target` to `against` after a position of the prompt, or at a masked model's
+    mask. Both are the next word as text, with its space. Definitions: definitions.md section 9.
 
     Raises PromptError, OptionError, ModelUnsupported, ModelDiffers, NotFinite.
 
@@ -320,6 +322,7 @@ def attribute(
         target: The next word asked about, with its space; None: the model's own prediction.
         against: The word it is compared with; None: the next best; "mean": the mean of all tokens.
         position: The position whose next token is asked about; None: the last; below 0 from the end.
+        mask: The own token that a masked model does not see; None: the prompt holds the mask token, once.
         by: The order of the list: ablation, attribution or direct, by size.
         singles: Memories switched off one by one.
         top: Memories listed.
@@ -332,7 +335,7 @@ def attribute(
     if atlas is not None:
         require_model_of(model, atlas)
     model = model.given(source)
-    prompt = model.prompt_text(prompt)
+    prompt = model.prompt_text(prompt, mask=mask)
     with model.lock, report_to(progress) as report:
         contrast = choose_contrast(model, prompt, target=target, against=against, position=position)
         asked = Attributor(model, contrast, singles=singles, edges=edges, seed=seed, progress=report)
@@ -340,7 +343,7 @@ def attribute(
             model.fingerprint,
             atlas,
             seed,
-            prompt=as_written(prompt),
+            **options_of(prompt),
             **({} if source is None else {"source": source}),
             target=target,
             against=against,

@@ -14,7 +14,19 @@ PARTS = ("attention", "memories", "other")
 FIRST_EDGES = 10
 """Edges that a terminal shows."""
 _ENTRIES = (
-    *("model", "prompt", "tokens", "own", "position", "target", "against", "target_text", "against_text", "shared"),
+    *(
+        "model",
+        "prompt",
+        "tokens",
+        "own",
+        "position",
+        "mask",
+        "target",
+        "against",
+        "target_text",
+        "against_text",
+        "shared",
+    ),
     *("longer", "difference", "difference_after_cap", "target_probability", "against_probability", "direct"),
     *("residual_error", "limit", "memories", "spearman", "curve", "kept", "frame", "heads", "edges", "made_by"),
 )
@@ -56,10 +68,11 @@ class Attribution(Explanation):
     one row, with null for both.
     Positions count the `own` tokens of a chat (None: all) from 0; those of its template are below 0, or behind them.
     `tokens` are the texts of all that the model reads; the last is that of `position`, the first may be its beginning.
+    Of a model that reads sentences whole `mask` is the number of the masked one, which is that of `position`.
     `edges` has, of two listed memories that were ablated, the change of the target's coefficient by the source (m_j
     less m_j without the source, through all paths), and its share of that coefficient: those first that move F most.
     `spearman_list` and `spearman_random` are of attribution with ablation. `frame` is the sum of `|attribution|`
-    before the prompt's own positions.
+    outside the prompt's own positions.
     """
 
     model: str
@@ -85,7 +98,7 @@ class Attribution(Explanation):
         "text memory token label? +trigger? texts +promotes int position"
         " float coefficient direct attribution ablation?",
     ]
-    heads: Annotated[pl.DataFrame, "int layer head? float direct"]
+    heads: Annotated[pl.DataFrame, "int layer head? float direct?"]
     spearman_list: float | None
     spearman_random: float | None
     curve: Curve
@@ -94,6 +107,7 @@ class Attribution(Explanation):
     edges: Annotated[pl.DataFrame, "text source target int source_position target_position float change share?"]
     made_by: dict[str, Any]
     own: int | None = None
+    mask: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         entries, target, against = super().to_dict(), self.target, self.against
@@ -143,7 +157,7 @@ class Attribution(Explanation):
 
     def _title_of(self, prompt: str) -> str:
         other = "the mean token" if self.against is None else show_token(self.against.text)
-        return f"{show_token(self.target.text)} over {other} after {prompt}"
+        return f"{show_token(self.target.text)} over {other} {'after' if self.mask is None else 'in'} {prompt}"
 
     def __repr__(self) -> str:
         return f"<Attribution of {self.title()}: {self.difference:+.2f}; print it to read it>"
@@ -174,7 +188,8 @@ class Attribution(Explanation):
             "",
             f"Attribution and ablation rank alike by {logits(self.spearman_list)} over the list, by "
             f"{logits(self.spearman_random)} over random memories (Spearman).",
-            f"Before the prompt's own tokens: |attribution| {self.frame or 0.0:.2f} in all, not listed.",
+            f"{'Before' if self.mask is None else 'Around'} the prompt's own tokens: |attribution|"
+            f" {self.frame or 0.0:.2f} in all, not listed.",
             "",
             *self._edge_blocks(),
             curve_table(self.curve, "F without controls"),

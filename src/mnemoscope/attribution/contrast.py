@@ -8,7 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from mnemoscope.errors import PromptError
+from mnemoscope.errors import OptionError, PromptError
 from mnemoscope.foundation.options.chat_prompt import Prompt, choose_position, first_position, own_tokens
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.readout.token_logits import LogitDirections, TokenLogits, known_rows
@@ -21,8 +21,9 @@ MEAN = "mean"
 
 @dataclass(frozen=True)
 class Contrast:
-    """`tokens` are the prompt's up to the asked position, and what both answers begin with. F is the logit of `target`
-    less that of `against`, or less the mean where that is None. `shared` are the tokens that were added.
+    """`tokens` are the prompt's up to the asked position, and what both answers begin with; of a masked model all, of
+    which the one numbered `mask` is asked about. F is the logit of `target` less that of `against`, or less the mean
+    where that is None. `shared` are the tokens that were added.
     """
 
     tokens: tuple[int, ...]
@@ -35,11 +36,12 @@ class Contrast:
     """The position of the first token."""
     own: int | None = None
     """How many tokens of a chat are not its template's."""
+    mask: int | None = None
 
     @property
     def position(self) -> int:
-        """That whose next token is asked about."""
-        return len(self.tokens) - 1 + self.first
+        """That whose next token is asked about, or the mask's."""
+        return (len(self.tokens) - 1 if self.mask is None else self.mask) + self.first
 
 
 def choose_contrast(
@@ -48,6 +50,9 @@ def choose_contrast(
     """The model's own best tokens stand in for answers that are not given."""
     prompt = model.prompt_text(prompt)
     tokens, first, own = model.prompt_tokens(prompt), first_position(prompt), own_tokens(prompt)
+    mask = None if model.reading.causal else model.reading.asked_column(tokens)
+    if mask is not None and position is not None:
+        raise OptionError("a masked model is asked at the mask; leave --position out, and name the token with --mask")
     place = choose_position(len(tokens), position, first=first, own=own)
     tokens = tokens[: place + 1]
     given = {
@@ -78,7 +83,7 @@ def choose_contrast(
     if a == b:
         raise PromptError(f"{against!r} is the model's own answer, to be compared with itself; give another one, for")
     longer = tuple(text for text, ids in given.items() if len(ids) > 1)
-    return Contrast(tuple(tokens), a, b, len(shared), longer, first, own)
+    return Contrast(tuple(tokens), a, b, len(shared), longer, first, own, mask)
 
 
 def _answer_tokens(model: LanguageModel, prompt: str, position: int, answer: str) -> list[int]:

@@ -37,7 +37,7 @@ from mnemoscope.attribution.setting_back import (
 from mnemoscope.errors import ModelDiffers, OptionError, PromptError
 from mnemoscope.foundation.intervals import Floats
 from mnemoscope.foundation.memory_names import MemoryId
-from mnemoscope.foundation.options.chat_prompt import Prompt, as_written, first_position, own_tokens
+from mnemoscope.foundation.options.chat_prompt import Prompt, as_written, first_position, options_of, own_tokens
 from mnemoscope.foundation.options.model_options import ModelOptions
 from mnemoscope.foundation.options.prompt_file import check_restored
 from mnemoscope.foundation.options.prompt_options import DiffOptions
@@ -45,7 +45,7 @@ from mnemoscope.foundation.progress import Progress, ignore_progress, report_to
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.object_state import hold_model, share_state
 from mnemoscope.models.weight_changes import weight_changes
-from mnemoscope.tracing.predictions import CachedRun, ids_of
+from mnemoscope.tracing.predictions import CachedRun, check_continues, ids_of
 from mnemoscope.tracing.records import Token
 from mnemoscope.tracing.scoring.ranking import top as best_of
 from mnemoscope.tracing.scoring.scores import check_wide_numbers, opens, require_model_of
@@ -67,6 +67,8 @@ class Side:
     coefficients: list[Tensor]
     """`[column, memory]` by layer, float64."""
     ids: Tensor
+    asked: int
+    """The column."""
 
     @property
     def value(self) -> float:
@@ -97,13 +99,15 @@ class Side:
 @dataclass(frozen=True)
 class Parting:
     """Where two runs are compared: the prompts as asked, what each reads up to there, of which the last `generated`
-    tokens were written by both or added; and a and b, what the second and the first then predict (None: never).
+    tokens were written by both or added; and a and b, what the second and the first then predict (None: never, and at a
+    mask both predict what is `agreed`).
     """
 
     prompts: tuple[str, str]
     tokens: tuple[tuple[int, ...], tuple[int, ...]]
     generated: int
     pair: tuple[int, int] | None
+    agreed: int | None = None
 
 
 @opens
@@ -117,6 +121,7 @@ def diff(
     source: str | None = None,
     target: str | None = None,
     against: str | None = None,
+    mask: int | None = None,
     both: bool = False,
     patch: Patch = "contribution",
     top: int = 128,
@@ -127,7 +132,8 @@ def diff(
     progress: bool | Progress = True,
 ) -> RunDifference:
     """What made the second run answer differently: `other`, the model with `other_adapter`, or the model on
-    `other_prompt`. Two models continue the prompt until they part, unless both answers are given.
+    `other_prompt`. Two models continue the prompt until they part, unless both answers are given; masked models are
+    compared at the mask.
 
     Raises PromptError, OptionError, ModelDiffers, ModelUnsupported.
 
@@ -140,6 +146,7 @@ def diff(
         source: What encoder-decoders read; the prompts are their texts so far.
         target: The second's answer; None: its prediction.
         against: The first's answer; None: its prediction.
+        mask: The own token that a masked model does not see, of both prompts; None: they hold the mask token, once.
         both: List those that pushed the other way, too.
         patch: What is set back of a memory: contribution or coefficient.
         top: Memories listed.
@@ -153,13 +160,18 @@ def diff(
         raise OptionError("give one of --other, --other-adapter and --other-prompt")
     DiffOptions.check(locals() | {"restored": restored or None})
     check_restored(restored, top, two_prompts=other_prompt is not None, generate=generate)
+    if generate:
+        check_continues(model)
+    if mask is not None:
+        prompt = model.prompt_text(prompt, mask=mask)
+        other_prompt = None if other_prompt is None else model.prompt_text(other_prompt, mask=mask)
     model = model.given(source)
     second = model if other_prompt is not None else second_model(model, other, other_adapter).given(source)
     origin = origin_of(
         [model.fingerprint, second.fingerprint],
         atlas,
         seed,
-        prompt=as_written(prompt),
+        **options_of(prompt),
         other_prompt=as_written(other_prompt),
         **({} if source is None else {"source": source}),
         target=target,
@@ -250,19 +262,22 @@ class Differ(ExitStack):
     def find_parting(
         self, prompt: Prompt, other_prompt: Prompt | None, target: str | None, against: str | None
     ) -> Parting:
-        first = second = self._models[0].prompt_text(prompt)
+        first, agreed = self._models[0].prompt_text(prompt), None
+        second = first
         if other_prompt is None:
-            tokens, pair = self._one_prompt(first, target, against)
+            tokens, pair, agreed = self._one_prompt(first, target, against)
             both = tokens, tokens
         else:
             second = self._models[0].prompt_text(other_prompt)
             both, pair = self._two_prompts(first, second, target, against)
-        return Parting((first, second), both, len(both[0]) - len(self._models[0].prompt_tokens(first)), pair)
+        return Parting((first, second), both, len(both[0]) - len(self._models[0].prompt_tokens(first)), pair, agreed)
 
     def _one_prompt(
         self, prompt: str, target: str | None, against: str | None
-    ) -> tuple[tuple[int, ...], tuple[int, int] | None]:
-        """The shared tokens up to where the answers part, and a and b; None where they never do."""
+    ) -> tuple[tuple[int, ...], tuple[int, int] | None, int | None]:
+        """The shared tokens up to where the answers part, and a and b; None where they never do, and what both then
+        predict at a mask.
+        """
         model, second = self._models
         if (target is None) != (against is None):
             raise OptionError("give both answers, for and against, or neither, to compare the models' own")
@@ -270,17 +285,19 @@ class Differ(ExitStack):
             asked = choose_contrast(model, prompt, target=target, against=against)
             if asked.against is None:
                 raise OptionError("the mean of all tokens is no answer of the first run; give a word for against")
-            return asked.tokens, (asked.target, asked.against)
+            return asked.tokens, (asked.target, asked.against), None
         tokens, runs = model.prompt_tokens(prompt), (CachedRun(model), CachedRun(second))
         for step in range(STEPS):
             self._progress("continuing", step, STEPS, "tokens")
             b, a = (run.predict(tokens, 1)[1][0].token.id for run in runs)
             if a != b:
-                return tuple(tokens), (a, b)
+                return tuple(tokens), (a, b), None
+            if not model.reading.causal:
+                return tuple(tokens), None, a
             tokens.append(a)
             if a in model.ends or len(tokens) >= model.longest:
                 break
-        return tuple(tokens), None
+        return tuple(tokens), None, None
 
     def _two_prompts(
         self, prompt: str, other: str, target: str | None, against: str | None
@@ -311,6 +328,8 @@ class Differ(ExitStack):
         read = names, (str(parting.prompts[0]), str(parting.prompts[1])), continued, parting.tokens
         if pair is None:
             never = f"The two never part within {STEPS} tokens: {names[0]} and {names[1]} answer alike."
+            if parting.agreed is not None:
+                never = f"Both predict {texts[parting.agreed]!r} at the mask: {names[0]} and {names[1]} answer alike."
             return RunDifference(*read, None, notes=(never,))
         answers = Token(pair[1], texts[pair[1]]), Token(pair[0], texts[pair[0]])
         one, its = (_run(asked, tokens, pair) for asked, tokens in zip(self._models, parting.tokens, strict=True))
@@ -319,15 +338,15 @@ class Differ(ExitStack):
         rows = [(part, layer, change) for (part, layer), change in changes.items() if change]
         parts = pl.DataFrame(rows, schema={"part": pl.String, "layer": pl.Int64, "change": pl.Float64}, orient="row")
         grid = Grid.of(model, len(its.tokens))
-        direct = [grid.flat(side.effects.memories) for side in (one, its)]
+        direct = [grid.flat(side.effects.memories, its.asked) for side in (one, its)]
         change = (direct[1] - direct[0]) * shared
-        aligned = len(one.tokens) == len(its.tokens)
+        aligned = (len(one.tokens), one.asked) == (len(its.tokens), its.asked)
         by_position = aligned and one.model is model
         score = _effects(one, its, grid) if by_position else change
         order = rank(np.flatnonzero(score > 0), score)
         listed = rank(np.flatnonzero(score if both else score > 0), np.abs(score))[:top]
         listed = rank(listed, score)
-        coefficients = [grid.flat(side.coefficients) for side in (one, its)]
+        coefficients = [grid.flat(side.coefficients, its.asked - side.asked) for side in (one, its)]
         frame = pl.DataFrame(
             {
                 **grid.names(model, listed),
@@ -344,11 +363,15 @@ class Differ(ExitStack):
         frame = about_memories(frame, self._atlas, words, coefficient="coefficient_second", first=at_first)
         back = self._patch_back(one, its, grid, order, pair, everywhere=aligned) if patched else ()
         turned = (each.k for each in back if isinstance(each.k, int) and each.top_token.id == pair[1])
+        causal = model.reading.causal
         notes = {
             f"A {model.block} block divides by its own norm: all memories of a changed layer change.": model.block
             in ("post-norm", "sandwich"),
-            "The prompts differ in length: only the last position is compared.": not aligned,
-            "What memories of earlier positions changed arrives as attention's change.": not by_position,
+            "The prompts differ in length: only the last position is compared.": causal and not aligned,
+            "The prompts differ in length or mask: only the mask is compared.": not causal and not aligned,
+            f"What memories of {'earlier' if causal else 'other'} positions changed arrives as attention's change.": (
+                not by_position
+            ),
         }
         return RunDifference(
             *read,
@@ -391,14 +414,16 @@ class Differ(ExitStack):
         sizes = grid.strengths(its.model, its.coefficients)
         drawn, missing = draw_sets(grid, sizes, largest, ks, barred=largest, seed=(self._seed, 7))
         sets: dict[int | str, Places] = {k: largest[:k] for k in ks}
-        sets["all"] = np.flatnonzero(grid.flat(np.ones((1, memories)) for memories in grid.memories))
+        sets["all"] = np.flatnonzero(grid.flat((np.ones((1, memories)) for memories in grid.memories), its.asked))
         if everywhere:
             # Another model changes what the frame does, too.
             sets["everywhere"] = np.flatnonzero(grid.outside | (one.model is not its.model))
         values: list[float] = []
         tops: list[int] = []
         runs = [*sets.values(), *drawn]
-        back = SetBack(one.model, its.model, its.ids, grid, grid.flat(one.coefficients), self._patch)
+        back = SetBack(
+            one.model, its.model, its.ids, grid, grid.flat(one.coefficients, its.asked - one.asked), self._patch
+        )
         for streams in back.streams(runs):
             with torch.inference_mode():
                 values += its.difference.of(streams).tolist()
@@ -443,9 +468,9 @@ def _effects(one: Side, its: Side, grid: Grid) -> Floats:
 
 def _run(model: LanguageModel, tokens: tuple[int, ...], pair: tuple[int, int]) -> Side:
     difference = LogitDifference(model, *pair)
-    asked = model.reading.asked(model.reading.frame(tokens))
+    asked = model.reading.asked_column(model.reading.frame(tokens))
     effects = direct_effects(
         model, tokens, slice(asked, asked + 1), lambda streams: difference.directions(streams, divided=False)
     )
     ids = ids_of(model, list(tokens))
-    return Side(model, tokens, difference, effects, coefficients_of(model, ids), ids)
+    return Side(model, tokens, difference, effects, coefficients_of(model, ids), ids, asked)

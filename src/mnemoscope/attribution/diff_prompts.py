@@ -189,6 +189,8 @@ def _held_out(
             says = differ.says(tokens, memories, many=1)[..., 0]
             gone.append(says != parting.pair[0])
             as_first.append(says == parting.pair[1])
+        elif parting.agreed is not None:
+            changed.append(differ.says(tokens, memories, many=1)[..., 0] != parting.agreed)
         else:
             many = min(_ANSWER, parting.generated)
             says = differ.says(tokens[: begun + many - 1], memories, many=many)

@@ -49,7 +49,8 @@ def strongest_edges(
     model: LanguageModel, grid: Grid, places: Places, lost: Floats, before: Floats, without: Floats, *, count: int
 ) -> pl.DataFrame:
     """The `count` edges between these places that move F most, by |share * what F loses without the target|; those
-    without a share come last. A target lies in a later layer than its source, and at no earlier position.
+    without a share come last. A target lies in a later layer than its source, and in a causal model at no earlier
+    position.
 
     `lost [place]` is what F loses without each, `before` the coefficient of every place of the grid, and `without
     [source, target]` those of the places without each of them.
@@ -61,7 +62,8 @@ def strongest_edges(
         least[layers == layer] = SMALL * np.median(np.abs(before[whole][outside[whole]]))
     changes = own - without
     shares = np.divide(changes, own, out=np.full_like(changes, np.nan), where=np.abs(own) >= least)
-    behind = (layers > layers[:, None]) & (columns >= columns[:, None]) & (changes != 0)
+    seen = (columns >= columns[:, None]) | (not model.reading.causal)
+    behind = (layers > layers[:, None]) & seen & (changes != 0)
     sources, targets = behind.nonzero()
     moved = np.nan_to_num(np.abs(shares * lost)[sources, targets], nan=-1.0)
     first = np.argsort(-moved, kind="stable")[:count]

@@ -72,13 +72,13 @@ class SetBack:
         firsts, widths = self.grid.firsts.tolist(), self.grid.memories
         return np.array([firsts[at] + column * widths[at] + n for at, n in numbers for column in columns], np.int64)
 
-    def streams(self, rows: Iterable[Places], *, many: int = 1) -> Iterator[Tensor]:
-        """The final streams of the `many` last positions, of some rows after another, each with its places set back."""
+    def streams(self, rows: Iterable[Places], *, columns: slice | None = None) -> Iterator[Tensor]:
+        """As `Ablations.streams`, each row with its places set back."""
         source = self.first if self.patch == "contribution" else self.second
         # A coefficient would act only where the second run chose the expert.
         by_value = source is not self.second or bool(layers_of_experts(self.second))
         changes = (_change_of(source, self.grid, self.before, places, by_value=by_value) for places in rows)
-        return Ablations(self.second, self.ids, None, self.grid).streams(changes, many=many)
+        return Ablations(self.second, self.ids, None, self.grid).streams(changes, columns=columns)
 
 
 def _change_of(model: LanguageModel, grid: Grid, before: Floats, places: Places, *, by_value: bool) -> Change:
@@ -121,7 +121,7 @@ def write_set_back(
     first: LanguageModel, second: LanguageModel, tokens: Sequence[int], memories: Sequence[MemoryId], patch: Patch
 ) -> Callable[[list[int]], Prediction]:
     """Predicts what follows words that begin with `tokens`, the memories set back from their last position on."""
-    start = first.reading.asked(first.reading.frame(tokens))
+    start = first.reading.asked_column(first.reading.frame(tokens))
 
     def predict(words: list[int]) -> Prediction:
         back = SetBack.of(first, second, words, patch)
@@ -138,12 +138,13 @@ def says_set_back(
     (set 0), or as many controls in each of the other sets.
     """
     second, grid = back.second, back.grid
-    end = second.reading.asked(back.ids[0].tolist()) + 1
+    end = second.reading.asked_column(back.ids[0].tolist()) + 1
+    columns = slice(end - many, end)
     every = back.places(memories, range(end - many, end))
     sizes, counts = grid.strengths(second, coefficients_of(second, back.ids)), [k * many for k in ks]
     drawn, _ = draw_sets(grid, sizes, every, counts, barred=every, seed=seed)
     says: list[int] = []
-    for streams in back.streams([*(every[:count] for count in counts), *drawn], many=many):
+    for streams in back.streams([*(every[:count] for count in counts), *drawn], columns=columns):
         for rows in split_rows(second, streams):
             says += best_of(second.scores(rows, projection="lens"), 1)[0][:, 0].tolist()
     return np.array(says).reshape(DRAWS + 1, len(ks), many)

@@ -38,6 +38,7 @@ from mnemoscope.models.object_state import whole_use
 from mnemoscope.models.readout.token_logits import TokenLogits
 from mnemoscope.tracing.controls import contributions_of, draw_control
 from mnemoscope.tracing.interventions import intervene
+from mnemoscope.tracing.predictions import check_continues
 from mnemoscope.tracing.records import Record, plain
 from mnemoscope.tracing.scoring.scores import opens, require_model_of
 
@@ -169,8 +170,8 @@ def audit(
     measured on the other strings, or for a single string on the built-in text. A function `progress` is called before
     every forward and may raise to end the audit.
 
-    Raises PromptError for a string of one token, or longer than the context, ModelDiffers for an atlas of another
-    model, CorpusError for the file, OptionError, NotFinite.
+    Raises ModelUnsupported for one that reads sentences whole, PromptError for a string of one token, or longer than
+    the context, ModelDiffers for an atlas of another model, CorpusError for the file, OptionError, NotFinite.
 
     Args:
         model: A LanguageModel, or a name that `load_model` takes.
@@ -185,6 +186,7 @@ def audit(
         progress: True: a bar in a terminal or notebook; or a function of stage, done, total (or None) and note.
     """
     options = AuditOptions.of(locals())
+    check_continues(model)
     if isinstance(secrets, os.PathLike):
         secrets = read_secrets(Path(secrets)).texts
     secrets = [secrets] if isinstance(secrets, str) else list(secrets)

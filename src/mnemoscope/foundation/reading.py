@@ -15,6 +15,10 @@ from numpy.typing import NDArray
 
 from mnemoscope.errors import PromptError
 
+CONTINUES_NOTHING = (
+    "a model that reads sentences whole continues no text: `memorised` and `mnemoscope audit` are not asked of it"
+)
+
 Count = TypeVar("Count", int, NDArray[np.int64])
 
 SOURCE = -1
@@ -108,7 +112,7 @@ class Reading:
         """The position of the token that a position's state speaks of; beyond the sentence's end it speaks of none."""
         return position + 1 if self.causal else position
 
-    def asked(self, ids: Sequence[int]) -> int:
+    def asked_column(self, ids: Sequence[int]) -> int:
         """The column of framed `ids` at which it is asked what stands there or behind: the mask's, or the last one.
         Raises PromptError where a masked model is given none, or several.
         """

@@ -21,7 +21,7 @@ from mnemoscope.errors import MemoryIdError, ModelUnsupported, OptionError, Prom
 from mnemoscope.foundation.cache import Cache
 from mnemoscope.foundation.memory_changes import At
 from mnemoscope.foundation.memory_names import MemoryId, Numbering
-from mnemoscope.foundation.options.chat_prompt import ChatPrompt, Prompt, check_messages
+from mnemoscope.foundation.options.chat_prompt import ChatPrompt, MaskedPrompt, Prompt, check_messages
 from mnemoscope.models.anatomy.anatomy import Anatomy, Layer, experts_chosen
 from mnemoscope.models.loaded_parts import LoadedParts
 from mnemoscope.models.memories.groups import Group, join
@@ -37,6 +37,7 @@ from mnemoscope.models.object_state import NetworkGuard, held, hold_model
 from mnemoscope.models.text_arrays import TextArrays
 from mnemoscope.models.tokens.chat_reader import ChatReader, chat_template
 from mnemoscope.models.tokens.model_tokens import Reader
+from mnemoscope.models.tokens.prompt_reader import read_prompt, refuse_halves, token_inside, tokens_behind
 
 Texts = Prompt | Iterable[Prompt]
 Memories = str | MemoryId | int | Iterable[str | MemoryId | int] | None
@@ -170,9 +171,9 @@ class LanguageModel(metaclass=_Reloaded):
         return begun
 
     @property
-    def asked(self) -> int:
-        """The column that is asked about in this thread's running forward, or its last one."""
-        return self.reading.asked(self._running.first_row.tolist())
+    def asked_columns(self) -> list[int]:
+        """The column that is asked about in each row of this thread's running forward, or its last one."""
+        return [self.reading.asked_column(row) for row in self._running.ids.tolist()]
 
     def split_batch(self, tensor: Tensor) -> Tensor:
         """A tensor of this thread's running forward as [batch, position, ...]: some blocks flatten the two."""
@@ -197,11 +198,20 @@ class LanguageModel(metaclass=_Reloaded):
         """The character span of every token of `encode([text])[0]`, or of a chat's prompt."""
         return self._reader_of(text).offsets(text)
 
-    def prompt_text(self, prompt: Prompt, *, whole: bool = False) -> str:
+    def prompt_text(self, prompt: Prompt, *, whole: bool = False, mask: int | None = None) -> str:
         """The text of a prompt, which may be a chat's messages: then a `ChatPrompt`, made by the model's template and
         ended by its beginning of an answer. Positions count the last message's tokens, or those of the `whole` chat.
-        Raises PromptError, and ModelUnsupported for a model without a template.
+        `mask` is the token of a text that a masked model does not see: then a `MaskedPrompt`. Raises PromptError,
+        OptionError for a model without a mask, and ModelUnsupported for one without a template.
         """
+        if mask is not None:
+            if self.reading.mask is None:
+                raise OptionError(
+                    f"{self.spec} has no mask token, so none of the prompt can be masked; leave --mask out"
+                )
+            if not isinstance(prompt, str) or isinstance(prompt, ChatPrompt):
+                raise OptionError("--mask names a token of plain text; write the mask token into a chat's message")
+            return MaskedPrompt(str(prompt), mask)
         if isinstance(prompt, str):
             return prompt
         messages = check_messages(prompt)
@@ -228,50 +238,20 @@ class LanguageModel(metaclass=_Reloaded):
         """The prompt's own token ids, at least one; raises PromptError."""
         self.given(None)
         prompt = self.prompt_text(prompt)
-        short = repr(prompt if len(prompt) <= 40 else prompt[:40] + "...")
-        if not prompt:
-            raise PromptError("the prompt is empty; write at least one word")
-        _refuse_halves(prompt, "prompt")
-        tokens = self._reader_of(prompt).encode([prompt])[0]
-        if not tokens:
-            raise PromptError(f"the prompt {short} has no token in this model's vocabulary; write some words")
-        rows = self.sizes.vocabulary
-        if max(tokens) >= rows:
-            beyond, spans = tokens.index(max(tokens)), self.offsets(prompt)
-            named = f" ({prompt[slice(*spans[beyond])]!r})" if len(spans) == len(tokens) else ""
-            raise PromptError(
-                f"the prompt has token {tokens[beyond]}{named}, but the model has only {rows} rows;"
-                " write it differently"
-            )
-        pieces = self.vocabulary()[1]
-        if not any(pieces[token] for token in tokens):
-            raise PromptError(f"the prompt {short} has only tokens without text ({tokens[0]}); write some words")
-        if len(tokens) > self.longest:
-            beside = " after its beginning token" if self.reading.before else ""
-            of_chat = f" ({len(tokens) - prompt.own:,} beside yours)" if isinstance(prompt, ChatPrompt) else ""
-            raise PromptError(
-                f"the prompt has {len(tokens):,} tokens{of_chat}, but the model reads at most {self.longest:,}{beside};"
-                " shorten it"
-            )
-        return tokens
+        reading, pieces = self.reading, self.vocabulary()[1]
+        framed, reader = bool(reading.before), self._reader_of(prompt)
+        return read_prompt(reader, prompt, pieces=pieces, longest=self.longest, framed=framed, mask=reading.mask)
 
     def tokens_after(self, prompt: str, text: str, position: int | None = None) -> list[int]:
         """The token ids of a text, at least one, that stands behind a prompt, or behind one of its positions
-        (`position` None: the last). Both are encoded together, since a piece alone may read differently: SentencePiece
-        puts a space before it. Raises PromptError where the text changes the prompt's own tokens.
+        (`position` None: the last); for a masked model the one token in place of the mask. Raises PromptError where the
+        text changes the prompt's own tokens.
         """
         tokens, reader = self.prompt_tokens(prompt), self._reader_of(prompt)
-        if position is not None and position not in (-1, len(tokens) - 1):
-            tokens, prompt = tokens[: position + 1], prompt[: self.offsets(prompt)[position][1]]
-        _refuse_halves(text, "answer")
-        alone, both = reader.encode([prompt, prompt + text])
-        if not alone == tokens == both[: len(tokens)] or len(both) == len(tokens):
-            raise PromptError(
-                f"{text[:40]!r} behind {prompt[-20:]!r} is not read as the prompt's own tokens and more; begin it with"
-                " the space between them (and leave that out of the prompt), end the prompt before the word, or ask"
-                " about another position"
-            )
-        return both[len(tokens) :]
+        refuse_halves(text, "answer")
+        if not self.reading.causal:
+            return token_inside(reader, prompt, tokens, self.reading.asked_column(tokens), text)
+        return tokens_behind(reader, prompt, tokens, text, position)
 
     def vocabulary(self) -> tuple[list[str], list[bytes]]:
         """Text and bytes of every row of the head, empty for rows without a token. Cached: do not change it."""
@@ -445,7 +425,7 @@ class LanguageModel(metaclass=_Reloaded):
                 encoded = encode(self.anatomy.model, sources)
                 self._running.encoded = sources, encoded
         self._running.shape = (ids.shape[0], ids.shape[1])
-        self._running.first_row = ids[0]
+        self._running.ids = ids
         self._running.begun = 0 if past is None else past.get_seq_length()
         return run(module, ids, gradients=gradients, past=past, encoded=encoded)
 
@@ -530,12 +510,3 @@ class LanguageModel(metaclass=_Reloaded):
         if not 0 <= layer < len(layers):
             raise MemoryIdError(f"layer {layer} does not exist; the model has layers 0 to {len(layers) - 1}")
         return layers[layer]
-
-
-def _refuse_halves(text: str, noun: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise PromptError(
-            f"the {noun} is not text: character {error.start} is half of one; write it as UTF-8"
-        ) from None

@@ -108,7 +108,7 @@ def encoder_of(model: LanguageModel, like: MiningOptions | MiningPlan) -> tuple[
         return model, model.tokenizer_fingerprint, None
     beginning, padding = model.beginning.token, model.ends.union(() if model.padding is None else [model.padding])
     made_of = f"ids after {beginning}" if ids else model.tokenizer_fingerprint
-    return IdTokens(beginning=beginning, padding=padding), made_of, None
+    return IdTokens(beginning=beginning, ending=model.reading.after, padding=padding), made_of, None
 
 
 @dataclass(frozen=True)

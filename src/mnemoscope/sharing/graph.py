@@ -98,7 +98,8 @@ def _metadata(attribution: "Attribution", memories: int, name: str) -> dict[str,
 
 
 def _nodes_and_links(attribution: "Attribution", rows: list[dict[str, Any]]) -> dict[str, Any]:
-    last, layer = len(attribution.tokens) - 1, str(attribution.layers.height + 1)
+    last = len(attribution.tokens) - 1 if attribution.mask is None else attribution.mask
+    layer = str(attribution.layers.height + 1)
     total, reached, ids, nodes = sum(abs(row["ablation"]) for row in rows) or 1.0, 0.0, {}, []
     for row in rows:
         memory, said = MemoryId.parse(row["memory"]), row.get("label") or f"at {row['token']!r}"

@@ -5,6 +5,7 @@ from mnemoscope.foundation.memory_changes import Intervention, interventions_of
 from mnemoscope.tracing.causal import CausalCheck, causal_check
 from mnemoscope.tracing.comparison import Comparison, Difference, Generated, Shift, compare, continuation_lines
 from mnemoscope.tracing.interventions import as_python, intervene
+from mnemoscope.tracing.masked import MaskedToken, MaskedTokens, mask_each
 from mnemoscope.tracing.predictions import Step, generate
 from mnemoscope.tracing.records import Token
 from mnemoscope.tracing.scoring.distributions import max_probability, read_scores
@@ -18,6 +19,8 @@ __all__ = [
     "Difference",
     "Generated",
     "Intervention",
+    "MaskedToken",
+    "MaskedTokens",
     "Shift",
     "Step",
     "Token",
@@ -31,6 +34,7 @@ __all__ = [
     "generate",
     "intervene",
     "interventions_of",
+    "mask_each",
     "max_probability",
     "norms_of",
     "rank_of",

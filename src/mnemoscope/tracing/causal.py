@@ -108,8 +108,9 @@ def causal_check(
 ) -> CausalCheck:
     """How the model's prediction at a memory's own triggers changes when the memory is zeroed there.
 
-    Uses its `triggers` highest (sign 1) or lowest (sign -1) triggers, each prefix group once. `at` is `last`, the
-    trigger's own position, or `all` positions of its prefix. `tokens`: how many own tokens, which the value, or with
+    Uses its `triggers` highest (sign 1) or lowest (sign -1) triggers, each prefix group once; of a masked model each
+    sentence with the trigger's token masked, and that token in place of the next one. `at` is `last`, the trigger's own
+    position, or `all` positions of its prefix. `tokens`: how many own tokens, which the value, or with
     sign -1 the negated value, ranks first; their probabilities are summed, their log-probabilities averaged. `controls`
     times per trigger another memory of the layer with an equal contribution at its last token (controls.py) is drawn by
     `seed` and zeroed alone. Intervals resample triggers (percentile bootstrap).
@@ -135,7 +136,7 @@ def causal_check(
     every: set[int] = set()
     missing = 0
     for row, (given, words, following) in enumerate(prefixes):
-        sizes = contributions_of(given, words, [named.layer])[named.layer][given.asked]
+        sizes = contributions_of(given, words, [named.layer])[named.layer][given.asked_columns[0]]
         drawn = [draw_control(sizes, number, barred=(), generator=generator) for _ in range(controls)]
         others = sorted({other for other in drawn if other is not None})
         change = _changes(given, words, following, named.layer, [number, *others], own_tokens, at=at)
@@ -163,22 +164,27 @@ def causal_check(
 def _prefixes(
     model: LanguageModel, atlas: Atlas, memory: MemoryId, *, sign: int, count: int
 ) -> list[tuple[LanguageModel, list[int], int | None]]:
-    """The model, given the source of a trigger if it reads one, the trigger's tokens, and the token that followed."""
-    rows = atlas[memory].triggers(sign=sign)
+    """The model, given the source of a trigger if it reads one; the tokens up to the trigger, or the whole sentence
+    with it masked; and the token that stands behind it, or there.
+    """
+    rows, reading = atlas[memory].triggers(sign=sign), model.reading
     if rows.height == 0:
         kind = "above" if sign > 0 else "below"
         raise InterventionError(
             f"{memory} has no trigger in {atlas.path}: its coefficient was never {kind} zero there; choose another one"
         )
-    followed = rows.filter(pl.col("next_token").is_not_null()).sort("rank", descending=True)
-    following = dict(zip(followed["prefix_group"].to_list(), followed["next_token"].to_list(), strict=True))
+    followed = rows.filter(pl.col(reading.spoken_of).is_not_null()).sort("rank", descending=True)
+    following = dict(zip(followed["prefix_group"].to_list(), followed[reading.spoken_of].to_list(), strict=True))
     rows = rows.filter(pl.col("rank") == pl.col("prefix_group")).sort("rank").head(count)
-    prefixes, sources = atlas.prefixes(rows.select("sentence", "position").rows()), dict[int, list[int]]()
+    places = rows.select("sentence", "position").rows()
+    prefixes, sources, pairs = atlas.prefixes(places), dict[int, list[int]](), []
+    sentences = [sentence for sentence, _ in places]
+    if not reading.causal:
+        stored = dict(atlas.sentences(sentences, columns=["sentence", "tokens"]).rows())
+        prefixes = [reading.context(np.array(stored[sentence]), position).tolist() for sentence, position in places]
     if model.sources is not None:
-        stored = atlas.sentences(rows["sentence"].to_list(), columns=["sentence", "source_tokens"])
-        sources = dict(stored.iter_rows())
-    pairs = []
-    for rank, sentence, words in zip(rows["rank"].to_list(), rows["sentence"].to_list(), prefixes, strict=True):
+        sources = dict(atlas.sentences(sentences, columns=["sentence", "source_tokens"]).iter_rows())
+    for rank, sentence, words in zip(rows["rank"].to_list(), sentences, prefixes, strict=True):
         if len(words) > model.longest or max(words) >= model.sizes.vocabulary:
             raise ModelDiffers(f"a trigger of {memory} cannot be read by {model.spec}; load the model that was mined")
         pairs.append((model.given(sources.get(sentence)), words, following.get(rank)))
@@ -207,9 +213,10 @@ def _changes(
 
         def zero(coefficients: Tensor, memories: list[int] = memories) -> Tensor:
             out = coefficients.clone()
-            first, last = (model.reading.offset, None) if at == "all" else (model.asked, model.asked + 1)
+            asked = model.asked_columns[0]
+            columns = model.reading.own(len(words)) if at == "all" else slice(asked, asked + 1)
             for row, memory in enumerate(memories, 1):
-                out[row, first:last, memory] = 0
+                out[row, columns, memory] = 0
             return out
 
         with model.lock, torch.inference_mode(), overwrite_coefficients(model, {layer: zero}):

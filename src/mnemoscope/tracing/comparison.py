@@ -109,8 +109,8 @@ class Comparison(Result):
         moved = sum(difference.changed for difference in self.differences)
         lines = [
             "Before and after " + ", ".join(map(str, self.interventions)),
-            f"The top token differs after {moved} of {count} positions and at {len(self.changed_places())} of "
-            f"{count * len(self.before.places)} places of the layers.",
+            f"The top token differs {self.before.where} {moved} of {count} positions and at"
+            f" {len(self.changed_places())} of {count * len(self.before.places)} places of the layers.",
             "",
         ]
         rows = []
@@ -120,7 +120,7 @@ class Comparison(Result):
             about = cells_at(old.position, old.token.text, self.before.own)
             rows.append([*about, first, second + mark, f"{difference.kl:.4f}"])
         lines += Table((">position", "token", "before", "after", ">KL"), rows, (8, 20, 24, 24, 8)).lines()
-        lines += ["", f"Probabilities after position {at}"]
+        lines += ["", f"Probabilities {self.before.where} position {at}"]
         ordered = sorted(self.differences[index].shifts, key=lambda shift: -max(shift.before, shift.after))[:shown]
         rows = [[show_token(s.token.text), f"{s.before:.4f}", f"{s.after:.4f}", f"{s.change:+.4f}"] for s in ordered]
         lines += Table(("token", ">before", ">after", ">change"), rows, (30, 8, 8, 8)).lines()
@@ -128,7 +128,7 @@ class Comparison(Result):
             if generated is not None:
                 lines += ["", f"Continued {name}:", *continuation_lines(generated.steps)]
         for name, one in (("Before", self.before), ("After", self.after)):
-            head, *rest = layer_lines(one.positions[index], one.places, memories)
+            head, *rest = layer_lines(one.positions[index], one.places, memories, where=one.where)
             lines += ["", f"{name}. {head}", *rest]
         return "\n".join(lines)
 

@@ -8,13 +8,14 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from mnemoscope.errors import InterventionError, OptionError
 from mnemoscope.foundation.memory_changes import At, How, Intervention, Interventions, counted_from, interventions_of
-from mnemoscope.foundation.options.chat_prompt import first_position
+from mnemoscope.foundation.options.chat_prompt import MaskedPrompt, first_position
 from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions
 from mnemoscope.models import LanguageModel, overwrite_coefficients
 from mnemoscope.models.object_state import hold_model
@@ -62,7 +63,8 @@ def intervene(
     Args:
         model: A LanguageModel.
         interventions: Changes of memories: {"L10.M222": 0.0} or ["L10.M222=0@last"].
-        at: The positions: all, last (of each run, so in generation the current last), or from a number on.
+        at: The positions: all, last (of each run, so in generation the current last; of a masked model the mask), or
+            from a number on.
         how: What a number does to the coefficient: set replaces it, scale multiplies it.
     """
     if isinstance(model, str | os.PathLike):
@@ -82,13 +84,18 @@ def intervene(
 
 def _overwrite(model: LanguageModel, changes: list[tuple[int, Intervention]], coefficients: Tensor) -> Tensor:
     out, first = coefficients.clone(), model.reading.offset - model.begun
-    own = out.shape[1] - len(model.reading.after)
+    end = out.shape[1] - len(model.reading.after)  # never the frame
     for number, change in changes:
-        at_last = change.at == "last"
-        start = model.asked if at_last else first + (0 if change.at == "all" else int(change.at))
-        # Never the frame.
-        place = out[:, max(first, start, 0) : start + 1 if at_last else own, number]
-        (place.fill_ if change.how == "set" else place.mul_)(change.value)
+        place: tuple[Any, ...] = (
+            slice(None),
+            slice(max(0, first + (change.at if isinstance(change.at, int) else 0)), end),
+            number,
+        )
+        if change.at == "last":
+            columns = torch.tensor(model.asked_columns)
+            rows = (columns >= first).nonzero()[:, 0]
+            place = rows, columns[rows], number
+        out[place] = change.value if change.how == "set" else out[place] * change.value
     return out
 
 
@@ -102,8 +109,10 @@ def as_python(
 ) -> str:
     """A Python script that traces the prompt with these changes, and without them if there are any."""
     changes = counted_from(interventions_of(interventions), first_position(prompt))  # `intervene` knows no chat
+    masked = f", mask={prompt.position}" if isinstance(prompt, MaskedPrompt) else ""
     lines = ["import mnemoscope as ms", "", opening.python_line(model), f"prompt = {prompt!r}"]
-    show = "print(ms.trace(model, prompt))" if source is None else f"print(ms.trace(model, prompt, source={source!r}))"
+    given = "" if source is None else f", source={source!r}"
+    show = f"print(ms.trace(model, prompt{masked}{given}))"
     lines.append(show)
     if changes:
         lines += ["", "changes = [", *(f"    {str(change)!r}," for change in changes), "]"]

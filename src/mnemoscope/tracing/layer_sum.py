@@ -8,7 +8,7 @@ from torch import Tensor
 from mnemoscope.atlas import Atlas
 from mnemoscope.errors import ModelUnsupported, OptionError
 from mnemoscope.foundation.memory_changes import Interventions, counted_from, interventions_of
-from mnemoscope.foundation.options.chat_prompt import Prompt, as_written, choose_position, first_position, own_tokens
+from mnemoscope.foundation.options.chat_prompt import Prompt, choose_position, first_position, options_of, own_tokens
 from mnemoscope.foundation.origin import made_by
 from mnemoscope.models import Block, LanguageModel, read_blocks
 from mnemoscope.models.object_state import hold_model
@@ -53,7 +53,8 @@ def layer_sum(
         scores.require_model_of(model, atlas)
     prompt, changes = model.prompt_text(prompt), interventions_of(interventions, of=model)
     tokens, first, own = model.prompt_tokens(prompt), first_position(prompt), own_tokens(prompt)
-    place = choose_position(len(tokens), position, first=first, own=own)
+    at_mask = position is None and not model.reading.causal
+    place = model.reading.asked_column(tokens) if at_mask else choose_position(len(tokens), position, first=first, own=own)
     column, read = model.reading.own(len(tokens)).start + place, dict[str, Tensor]()
 
     def keep(_: int, block: Block) -> None:
@@ -78,7 +79,7 @@ def layer_sum(
         streams = torch.stack([read[name] for name in _STREAMS]).to(model.device)
         residual, update, output = best_predictions(model, streams, TOP, changed=bool(changes))
     mined = None if atlas is None else atlas.manifest_hash
-    texts, options = model.vocabulary()[0], {"prompt": as_written(prompt), "layer": layer, "position": position}
+    texts, options = model.vocabulary()[0], options_of(prompt) | {"layer": layer, "position": position}
     options |= {"memories": memories, "interventions": list(map(str, changes))}
     features = [(model.numbering(layer).name(layer, i), int(m[i].sign())) for i in listed.tolist()]
     labels = {} if atlas is None else listed_labels(atlas, features)

@@ -21,7 +21,7 @@ SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class AttendedToken(Record):
-    """A token read by attention: its position (None: the beginning token), and its weight, the mean over heads."""
+    """A token read by attention: its position (None: one of the frame), and its weight, the mean over heads."""
 
     spread = "token"
 
@@ -116,10 +116,11 @@ def most_attended(
 ) -> list[tuple[AttendedToken, ...]]:
     """Per position the tokens with most of `weights [position, head, position]`; ties go to the earlier one."""
     first, texts, read = model.reading.offset, model.vocabulary()[0], model.reading.frame(tokens)
+    own = range(first, first + len(tokens))
     shares, places = weights.mean(1).sort(dim=1, descending=True, stable=True)
     return [
         tuple(
-            AttendedToken(Token(read[at], texts[read[at]]), at - first + at_first if at >= first else None, share)
+            AttendedToken(Token(read[at], texts[read[at]]), at - first + at_first if at in own else None, share)
             for share, at in zip(weighed, where, strict=True)
             if share > 0
         )

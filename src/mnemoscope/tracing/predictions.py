@@ -105,8 +105,7 @@ def generate(
             f"tokens={tokens}, temperature={temperature}, likely={likely} is not possible; "
             "tokens and temperature must be 0 or more, likely 1 or more"
         )
-    if not model.reading.causal:
-        raise ModelUnsupported(f"{model.spec} predicts masked tokens and continues no text; ask for one at a mask")
+    check_continues(model)
     prompt = model.prompt_text(prompt)
     prompted, first = model.prompt_tokens(prompt), first_position(prompt)
     changes = counted_from(interventions_of(interventions, of=model), first)
@@ -134,14 +133,21 @@ def generate(
     return steps()
 
 
-def last_streams(model: LanguageModel, ids: Tensor, *, past: Any = None, many: int = 1) -> Tensor:
-    """The final stream `[batch, hidden]` that speaks of what follows `ids [batch, position]`, read after `past`; with
-    `many` those of so many last positions, `[batch * many, hidden]`.
+def check_continues(model: LanguageModel) -> None:
+    """Raises ModelUnsupported for a model that reads sentences whole."""
+    if not model.reading.causal:
+        raise ModelUnsupported(f"{model.spec} predicts masked tokens and continues no text; ask for one at a mask")
+
+
+def last_streams(model: LanguageModel, ids: Tensor, *, past: Any = None, columns: slice | None = None) -> Tensor:
+    """The final stream `[batch, hidden]` that speaks of what follows `ids [batch, position]`, or stands at the first
+    row's mask, read after `past`; with `columns` those of all of them, `[batch * column, hidden]`.
     """
     streams: list[Tensor] = []
-    last = model.reading.asked(ids[0].tolist()) + 1
-    asked = slice(last - many, last)
-    with read_final(model, lambda stream: streams.append(stream[:, asked].flatten(0, 1).clone())):
+    if columns is None:
+        asked = model.reading.asked_column(ids[0].tolist())
+        columns = slice(asked, asked + 1)
+    with read_final(model, lambda stream: streams.append(stream[:, columns].flatten(0, 1).clone())):
         model.backbone(ids, past=past)
     return streams[0]
 
@@ -158,7 +164,7 @@ class CachedRun:
     def __init__(self, model: LanguageModel, *, keep: bool = True) -> None:
         backbone = model.anatomy.backbone
         self._model, self._past, self._proved = model, DynamicCache(), False
-        self._works = keep and backbone is not None and takes(backbone, "past_key_values")
+        self._works = keep and model.reading.causal and backbone is not None and takes(backbone, "past_key_values")
         self._works &= model.dtype == torch.float32
 
     def predict(self, tokens: list[int], count: int, *, changed: bool = False) -> tuple[Tensor, tuple[Prediction, ...]]:

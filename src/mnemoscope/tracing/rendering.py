@@ -26,7 +26,7 @@ def prediction_text(prediction: Prediction, *, width: int | None = None) -> str:
     return f"{token if width is None else cut(token, width - 6)} {prediction.probability:.3f}"
 
 
-def position_lines(positions: Sequence[Position], own: int | None) -> list[str]:
+def position_lines(positions: Sequence[Position], own: int | None, *, of_next: bool = True) -> list[str]:
     rows = [
         [
             *cells_at(at.position, at.token.text, own),
@@ -36,13 +36,16 @@ def position_lines(positions: Sequence[Position], own: int | None) -> list[str]:
         ]
         for at in positions
     ]
-    return Table((">position", "token", "predicted next", "then", "decided in"), rows, (8, 20, 24, 50, 10)).lines()
+    predicted = "predicted next" if of_next else "predicted there"
+    return Table((">position", "token", predicted, "then", "decided in"), rows, (8, 20, 24, 50, 10)).lines()
 
 
-def layer_lines(at: Position, places: Sequence[Sequence[LayerState]], memories: int) -> list[str]:
+def layer_lines(
+    at: Position, places: Sequence[Sequence[LayerState]], memories: int, *, where: str = "after"
+) -> list[str]:
     """`places[layer]` has the positions from the prompt's first token on."""
     token = cut(show_token(at.token.text), 30)
-    lines = [f"Layer by layer after position {at.position}, {token}: what is on top, and who contributes most"]
+    lines = [f"Layer by layer {where} position {at.position}, {token}: what is on top, and who contributes most"]
     columns = (">layer", "residual", "feed-forward", "output", "event", ">active", "share memory → vote")
     rows = []
     for layer, row in enumerate(places):

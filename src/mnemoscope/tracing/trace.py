@@ -14,7 +14,7 @@ from torch import Tensor
 from mnemoscope.foundation.formatting import page_html
 from mnemoscope.foundation.memory_changes import Intervention, Interventions, counted_from, interventions_of
 from mnemoscope.foundation.memory_names import Numbering
-from mnemoscope.foundation.options.chat_prompt import Prompt, as_written, choose_position, first_position, own_tokens
+from mnemoscope.foundation.options.chat_prompt import Prompt, choose_position, first_position, options_of, own_tokens
 from mnemoscope.foundation.options.prompt_options import TraceOptions
 from mnemoscope.foundation.origin import Result, made_by
 from mnemoscope.models import Block, LanguageModel, read_blocks, read_final
@@ -45,7 +45,8 @@ class Trace(Result):
 
     Positions count the `own` tokens of a chat (None: all) from 0; those of its template are below 0, or behind them.
     `logits` holds, per position, the parts of the prediction's logit. `interventions` are the changes passed to
-    `trace`; those of a surrounding `intervene` are not recorded.
+    `trace`; those of a surrounding `intervene` are not recorded. `mask` is the masked position of a model that reads
+    sentences whole, which predicts the token at each position.
     """
 
     model: str
@@ -58,6 +59,7 @@ class Trace(Result):
     interventions: tuple[Intervention, ...] = ()
     made_by: Mapping[str, Any] = field(default_factory=dict)
     own: int | None = None
+    mask: int | None = None
 
     @property
     def tokens(self) -> tuple[Token, ...]:
@@ -71,6 +73,7 @@ class Trace(Result):
             "prompt": self.prompt,
             "beginning": plain(self.beginning),
             "own": self.own,
+            "mask": self.mask,
             "interventions": list(map(str, self.interventions)),
             "positions": plain(self.positions),
             "layers": [{"layer": layer, "positions": plain(states)} for layer, states in enumerate(self.places)],
@@ -81,18 +84,25 @@ class Trace(Result):
     def text(self, *, position: int | None = None, memories: int = 3) -> str:
         """The trace as text: every position's prediction, and one position's layers with so many `memories` each.
 
-        `position` counts the own tokens from 0; negative ones from their end, and None is the prompt's last. Raises
-        PromptError for a position that the prompt does not have.
+        `position` counts the own tokens from 0; negative ones from their end, and None is the prompt's last, or its
+        mask. Raises PromptError for a position that the prompt does not have.
         """
         index = self.index_of(position)
         asked = self.positions[index]
         about = [self._about(), *(["with " + self._changes()] if self.interventions else [])]
-        layers = layer_lines(asked, self.places, memories)
+        layers = layer_lines(asked, self.places, memories, where=self.where)
         written = ["", *sum_lines(asked, self.logits[index])] if self.logits else []
-        return "\n".join([*about, "", *position_lines(self.positions, self.own), "", *layers, *written])
+        listed = position_lines(self.positions, self.own, of_next=self.mask is None)
+        return "\n".join([*about, "", *listed, "", *layers, *written])
+
+    @property
+    def where(self) -> str:
+        """Where predictions stand: after a position, or at it."""
+        return "after" if self.mask is None else "at"
 
     def index_of(self, position: int | None) -> int:
         """Where a position is among `positions`, as `text` counts it."""
+        position = self.mask if position is None else position
         return choose_position(len(self.positions), position, first=self.positions[0].position, own=self.own)
 
     def __str__(self) -> str:
@@ -118,19 +128,23 @@ def trace(
     prompt: Prompt,
     *,
     source: str | None = None,
+    mask: int | None = None,
     top: int = 10,
     memories: int = 10,
     interventions: Interventions = None,
 ) -> Trace:
-    """What residual, feed-forward update and output of every layer predict after every token of the prompt; positions
-    count its own tokens. Definitions: definitions.md sections 1, 2 and 4.
+    """What residual, feed-forward update and output of every layer predict after every token of the prompt, or at every
+    token, if the model reads sentences whole; positions count its own tokens. Definitions: definitions.md sections 1, 2
+    and 4.
 
-    Raises PromptError, InterventionError, OptionError, ModelUnsupported, NotFinite.
+    Raises PromptError, also for a masked model's prompt without one mask, InterventionError, OptionError,
+    ModelUnsupported, NotFinite.
 
     Args:
         model: A LanguageModel, or a name that `load_model` takes.
         prompt: Plain text, read as mining reads a sentence, or the messages of a chat.
         source: What an encoder-decoder reads; the prompt is its text so far.
+        mask: The own token that a masked model does not see; below 0 from the end. `mask_each` takes all in turn.
         top: Predictions of each stream.
         memories: Dominant memories of each layer and position, at most, by `|m_i|` norm(v_i).
         interventions: Changes of memories, as in `intervene`: {"L10.M222": 0.0} or ["L10.M222=0@last"].
@@ -138,8 +152,9 @@ def trace(
     TraceOptions.check(locals())
     check_wide_numbers(model)
     model = model.given(source)
-    prompt, changes = model.prompt_text(prompt), interventions_of(interventions, of=model)
+    prompt, changes = model.prompt_text(prompt, mask=mask), interventions_of(interventions, of=model)
     tokens, at_first = model.prompt_tokens(prompt), first_position(prompt)
+    masked = None if model.reading.causal else model.reading.asked_column(tokens) + at_first
     made = counted_from(changes, at_first)
     with hold_model(model), model.lock, torch.inference_mode(), intervene(model, made):
         blocks, last = run_blocks(model, tokens)
@@ -157,16 +172,11 @@ def trace(
         positions.append(Position(j + at_first, Token(token, texts[token]), final, residual, output))
     first = model.beginning.token
     beginning = None if first is None else Token(first, texts[first])
-    options = {
-        "prompt": as_written(prompt),
-        **({} if source is None else {"source": source}),
-        "top": top,
-        "memories": memories,
-        "interventions": list(map(str, changes)),
-    }
-    origin = made_by(model=model.fingerprint, atlas=None, options=options, seed=None)
+    options = {"top": top, "memories": memories, "interventions": list(map(str, changes))}
+    options |= {} if source is None else {"source": source}
+    origin = made_by(model=model.fingerprint, atlas=None, options=options_of(prompt) | options, seed=None)
     all_of_it = tuple(positions), places, sums, changes, origin
-    return Trace(model.spec, model.fingerprint, str(prompt), beginning, *all_of_it, own_tokens(prompt))
+    return Trace(model.spec, model.fingerprint, str(prompt), beginning, *all_of_it, own_tokens(prompt), masked)
 
 
 def run_blocks(model: LanguageModel, tokens: list[int]) -> tuple[list[PromptStreams], Tensor]:

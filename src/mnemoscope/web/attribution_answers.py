@@ -14,7 +14,7 @@ from mnemoscope.attribution.attribute import LISTED, Attributor, Step
 from mnemoscope.attribution.contrast import choose_contrast
 from mnemoscope.attribution.diff import Differ, Parting
 from mnemoscope.attribution.direct_effects import check_head
-from mnemoscope.foundation.options.chat_prompt import as_written, first_position
+from mnemoscope.foundation.options.chat_prompt import as_written, first_position, options_of
 from mnemoscope.foundation.origin import made_by
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.object_state import hold_model
@@ -37,7 +37,8 @@ def attribution(
     position: int | None,
     until: Step,
 ) -> Data:
-    """As `Attribution.to_dict`, up to a step; all but the first are done aside."""
+    """As `Attribution.to_dict`, up to a step; all but the first are done aside. A masked model is asked at its mask."""
+    position = position if worker.model.reading.causal else None
     asked = prompt, changes, target, against, position
 
     def ask(model: LanguageModel, _: Cancelled) -> Attributor:
@@ -49,8 +50,7 @@ def attribution(
             return Attributor(model, choose_contrast(model, prompt, target=target, against=against, position=place))
 
     def make(model: LanguageModel, cancelled: Cancelled) -> Data:
-        asked_of = {"prompt": as_written(prompt), "target": target, "against": against}
-        options = {**asked_of, "position": position, "changes": changes}
+        options = options_of(prompt) | {"target": target, "against": against, "position": position, "changes": changes}
         origin = made_by(model=model.fingerprint, atlas=None, options=options, seed=0)
         attributor.progress, top = stop_if(cancelled), PUSHING if until == "effects" else LISTED
         try:
@@ -83,7 +83,7 @@ def run_difference(
             return differ.find_parting(*asked)
 
     def make(model: LanguageModel, cancelled: Cancelled) -> Data:
-        written = {"prompt": as_written(prompt), "other_prompt": as_written(other)}
+        written = {**options_of(prompt), "other_prompt": as_written(other)}
         options = {**written, "target": target, "against": against}
         origin = made_by(model=[model.fingerprint, second.fingerprint], atlas=None, options=options, seed=0)
         with Differ(model, second, progress=stop_if(cancelled)) as differ:

@@ -13,7 +13,7 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.auditing import AuditOptions, audit
 from mnemoscope.auditing.audit import as_python as audit_as_python
 from mnemoscope.auditing.audit import string_tokens
-from mnemoscope.errors import MemoryIdError, ModelUnsupported, PromptError
+from mnemoscope.errors import MemoryIdError, ModelUnsupported, OptionError, PromptError
 from mnemoscope.foundation.memory_changes import counted_from
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.foundation.options.chat_prompt import ChatPrompt, first_position, own_tokens
@@ -26,7 +26,7 @@ from mnemoscope.show.pages.model.trace import TOKENS
 from mnemoscope.tracing import Intervention, as_python, causal_check, compare, generate, intervene, rank_of, top, trace
 from mnemoscope.tracing.interventions import check
 from mnemoscope.tracing.layer_sum import layer_sum
-from mnemoscope.tracing.predictions import continuation, ids_of
+from mnemoscope.tracing.predictions import check_continues, continuation, ids_of
 from mnemoscope.tracing.scoring.scores import split_rows
 from mnemoscope.tracing.trace import run_blocks
 from mnemoscope.web.model_worker import Cancelled, ModelWorker, stop_if
@@ -40,13 +40,13 @@ def count_changes(prompt: str, changes: Changes) -> tuple[Intervention, ...]:
     return counted_from(map(Intervention.parse, changes), first_position(prompt))
 
 
-def page_prompt(worker: ModelWorker, text: str | None, chat: bool) -> str:
-    """A page's text as a prompt: with `chat` what a user says."""
+def page_prompt(worker: ModelWorker, text: str | None, chat: bool, mask: int | None = None) -> str:
+    """A page's text as a prompt: with `chat` what a user says; `mask` is the token that a masked model does not see."""
     if not text:
         raise PromptError("the prompt is empty; write at least one word")
     try:
-        return worker.model.prompt_text([{"role": "user", "content": text}] if chat else text)
-    except ModelUnsupported as problem:
+        return worker.model.prompt_text([{"role": "user", "content": text}] if chat else text, mask=mask)
+    except (ModelUnsupported, OptionError) as problem:
         raise PromptError(str(problem)) from None  # what was asked for is at fault
 
 
@@ -119,6 +119,10 @@ def continue_prompt(
     """A continuation: its text, its steps, and the text `joined` to the prompt, None if that reads as other tokens. The
     second model writes if it is given as `by`.
     """
+    try:
+        check_continues(worker.model)
+    except ModelUnsupported as problem:
+        raise PromptError(str(problem)) from None  # what was asked for is at fault
 
     def make(model: LanguageModel, cancelled: Cancelled) -> Data:
         prompted = read_prompt(model, prompt)
@@ -151,6 +155,8 @@ def next_texts(worker: ModelWorker, prompt: str, ids: tuple[int, ...]) -> list[s
 
     def make(model: LanguageModel, _: Cancelled) -> list[str | None]:
         prompted = read_prompt(model, prompt)
+        if not model.reading.causal:
+            return [None] * len(ids)
         return [_join(worker, prompt, prompted, [id]) for id in ids]
 
     return worker.answer(("following", prompt, ids), make)

@@ -95,7 +95,7 @@ class ModelWorker:
             with suppress(MnemoscopeError):
                 adopt_votes(self.model, atlas)
             with suppress(MnemoscopeError):
-                trace(self.model, text)
+                trace(self.model, text, mask=None if self.model.reading.causal else 0)
 
         self._worker.submit(first)
 

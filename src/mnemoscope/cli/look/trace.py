@@ -9,7 +9,7 @@ from mnemoscope.cli.progress import load_shown
 from mnemoscope.cli.runner import emit, print_shown, terminal_columns
 from mnemoscope.errors import OptionError
 from mnemoscope.foundation.options.model_options import check_names
-from mnemoscope.foundation.options.prompt_options import TraceOptions
+from mnemoscope.foundation.options.prompt_options import EACH, TraceOptions
 
 
 def trace(options: TraceOptions, *, json: bool) -> None:
@@ -20,6 +20,8 @@ def trace(options: TraceOptions, *, json: bool) -> None:
     With --set: all of this before and after the change. With --figure1 the layer is drawn, too: the keys that the
     prefix meets, their activations, the weighted values and their sum (with --set: after the change). A space inside a
     token shows as · and a line break as ⏎.
+
+    A model that reads sentences whole is asked what stands at the mask.
 
     Example: mnemoscope trace builtin:pydocs "Return a list of" --set L5.M25=0 --generate 10
     """
@@ -36,9 +38,21 @@ def trace(options: TraceOptions, *, json: bool) -> None:
 
         pictures.check_ending(out)
     from mnemoscope import tracing
+    from mnemoscope.tracing.predictions import check_continues
 
     loaded = load_shown(model, options.loading).given(options.source)
-    asked, parsed = loaded.prompt_text(given, whole=options.whole), interventions_of(options.changes, of=loaded)
+    if options.mask == EACH:
+        each = tracing.mask_each(loaded, loaded.prompt_text(given), top=options.top)
+        with tracing.for_terminal(terminal_columns()):
+            emit(each.to_dict()) if json else print_shown(str(each))
+        return
+    mask = None if options.mask is None else int(options.mask)
+    asked, parsed = (
+        loaded.prompt_text(given, whole=options.whole, mask=mask),
+        interventions_of(options.changes, of=loaded),
+    )
+    if options.generate:
+        check_continues(loaded)
     script = tracing.as_python(model, asked, parsed, source=options.source, opening=options.loading.opening)
     drawn = {}
     if figure1 is not None and out is not None:
@@ -61,7 +75,7 @@ def trace(options: TraceOptions, *, json: bool) -> None:
     traced = tracing.trace(loaded, asked, **shown)
     with tracing.for_terminal(terminal_columns()):
         text = traced.text(position=position)
-    steps = tuple(tracing.generate(loaded, asked, **written))
+    steps = tuple(tracing.generate(loaded, asked, **written)) if options.generate else ()
     if json:
         generation = [step.to_dict() for step in steps] if options.generate else None
         emit({"trace": traced.to_dict(), "comparison": None, "generation": generation, "python": script, **drawn})

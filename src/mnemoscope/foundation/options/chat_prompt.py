@@ -1,4 +1,4 @@
-"""A prompt that is a chat: messages in the words of their model's template.
+"""A prompt that is a chat, messages in the words of their model's template; or one of whose tokens one is masked.
 
 A `ChatPrompt` is the rendered text and stands wherever a text does. Its positions count the tokens of the last
 message's content, which is what somebody wrote: the template's tokens before them are below 0, those behind them go on.
@@ -43,6 +43,27 @@ class ChatPrompt(str):
         return repr(self.messages)
 
 
+class MaskedPrompt(str):
+    """A text of whose tokens a masked model does not see the one at `position` (below 0: from the end). It is equal to
+    no other prompt.
+    """
+
+    position: int
+
+    def __new__(cls, text: str, position: int) -> "MaskedPrompt":
+        prompt = super().__new__(cls, text)
+        prompt.position = position
+        return prompt
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MaskedPrompt) and (str(self), self.position) == (str(other), other.position)
+
+    def __ne__(self, other: object) -> bool:  # that of str would answer
+        return not self == other
+
+    __hash__ = str.__hash__
+
+
 def first_position(prompt: str) -> int:
     """The position of a prompt's first token: below 0 where a template stands before what is counted."""
     return -prompt.start if isinstance(prompt, ChatPrompt) else 0
@@ -68,7 +89,13 @@ def choose_position(count: int, position: int | None, *, first: int = 0, own: in
 
 def as_written(prompt: Prompt | None) -> Any:
     """The prompt as it was given, for `made_by`."""
-    return prompt.messages if isinstance(prompt, ChatPrompt) else prompt
+    return prompt.messages if isinstance(prompt, ChatPrompt) else str(prompt) if isinstance(prompt, str) else prompt
+
+
+def options_of(prompt: Prompt | None) -> dict[str, Any]:
+    """The prompt as it was given, and which of its tokens is masked, if one is named, for `made_by`."""
+    masked = {"mask": prompt.position} if isinstance(prompt, MaskedPrompt) else {}
+    return {"prompt": as_written(prompt), **masked}
 
 
 def check_messages(messages: object) -> list[dict[str, str]]:

@@ -12,6 +12,7 @@ from mnemoscope.foundation.options.prompt_file import check_restored, read_messa
 
 ORDERS = ("ablation", "attribution", "direct")
 PATCHES = ("contribution", "coefficient")
+EACH = "each"
 VARIED = ("all", "digits")
 """Which characters vary: digits and letters, or digits only."""
 
@@ -52,8 +53,20 @@ class ChatOptions(DeclaredOptions):
         return check_messages([{"role": "user", "content": prompt}]) if self.chat and prompt is not None else prompt
 
 
+def _check_mask(mask: str | int) -> None:
+    if mask != EACH and not str(mask).removeprefix("-").isdecimal():
+        raise OptionError(f"--mask {mask!r} is impossible; it must be the number of a position, or {EACH}")
+
+
 class TraceOptions(ModelArgument):
     prompt: str | None = option(None, "Plain text; after -- if it begins with a dash.", argument=True)
+    mask: str | None = option(
+        None,
+        "The own token that a masked model does not see (without it PROMPT holds the mask token, once); each: all, one"
+        " after another.",
+        metavar="POSITION|each",
+        check=_check_mask,
+    )
     changes: list[str] | None = option(
         None,
         "L10.M222=0 sets an activation (coefficient), L10.M222*2 scales it; at the last position: L10.M222=0@last;"
@@ -79,6 +92,10 @@ class TraceOptions(ModelArgument):
         super().__post_init__()
         if (self.figure1 is None) != (self.out is None):
             raise OptionError("--figure1 LAYER and --out FILE go together: give both")
+        if self.mask == EACH and (
+            self.changes or self.generate or self.position is not None or self.figure1 is not None
+        ):
+            raise OptionError("--mask each shows every token; leave out --set, --generate, --position and --figure1")
 
 
 def _check_prompts(options: Any, *alone: str) -> None:
@@ -100,6 +117,11 @@ class AttributeOptions(ModelArgument):
     prompts: Path | None = option(None, "JSONL of prompt (or messages), for, against: what they share.", metavar="FILE")
     position: int | None = option(None, "The position whose next token is asked about.", instead="the last")
     source: str | None = like(TraceOptions, "source")
+    mask: int | None = option(
+        None,
+        "The own token that a masked model does not see (without it PROMPT holds the mask token, once).",
+        metavar="POSITION",
+    )
     asked: ChatOptions
     whole: bool = like(TraceOptions, "whole")
     by: str = option("ablation", "The order of the list.", choices=ORDERS)
@@ -119,7 +141,7 @@ class AttributeOptions(ModelArgument):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_prompts(self, "source", "target", "against", "position", "chat", "edges", "graph")
+        _check_prompts(self, "source", "target", "against", "position", "mask", "chat", "edges", "graph")
 
 
 class DiffOptions(ModelArgument):
@@ -131,6 +153,7 @@ class DiffOptions(ModelArgument):
     against: str | None = option(None, "The first's answer.", metavar="TEXT", instead="its prediction")
     prompts: Path | None = option(None, "JSONL of prompt (or messages), for, against, other_prompt.", metavar="FILE")
     source: str | None = like(TraceOptions, "source")
+    mask: int | None = like(AttributeOptions, "mask")
     asked: ChatOptions
     both: bool = option(False, "List those that pushed the other way, too.")
     patch: str = option("contribution", "What is set back of a memory.", choices=PATCHES)
@@ -150,7 +173,7 @@ class DiffOptions(ModelArgument):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_prompts(self, "source", "other_prompt", "target", "against", "chat", "generate")
+        _check_prompts(self, "source", "other_prompt", "target", "against", "mask", "chat", "generate")
         if self.prompts is None and [self.other, self.other_adapter, self.other_prompt].count(None) != 2:
             raise OptionError("give one of --other, --other-adapter and --other-prompt")
         two_prompts = self.other is None and self.other_adapter is None

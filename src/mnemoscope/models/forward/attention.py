@@ -131,6 +131,9 @@ def find_attention(model: LanguageModel) -> tuple[BlockAttention, ...]:
     inputs: dict[int, Tensor] = {}
     blocks: dict[int, Block] = {}
     ids = ids_for(network, model.sizes.vocabulary, columns=model.sizes.context)
+    if (mask := model.reading.mask) is not None:  # a change around this that acts at the mask needs one
+        ids = ids.masked_fill(ids == mask, (mask + 1) % model.sizes.vocabulary)
+        ids[:, -1] = mask
     nothing = tuple(BlockAttention() for _ in model.anatomy.layers)
 
     def note_input(layer: int, _: Part, tensor: Tensor) -> None:

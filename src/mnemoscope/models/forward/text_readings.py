@@ -56,13 +56,16 @@ class _AskedTexts:
             try:
                 prompt = model.prompt_text(text)
                 tokens, first, own = model.prompt_tokens(prompt), first_position(prompt), own_tokens(prompt)
-                places.append(choose_position(len(tokens), at if isinstance(at, int) else None, first=first, own=own))
+                if isinstance(at, int):
+                    places.append(choose_position(len(tokens), at, first=first, own=own))
+                elif "last" in (at, reduce):
+                    places.append(model.reading.asked_column(tokens))
             except PromptError as error:
                 raise error if self.single else PromptError(f"texts[{number}] cannot be read: {error}") from None
             self.prompts.append(prompt)
             self.tokens.append(tokens)
         self.lengths = np.array(list(map(len, self.tokens)), np.int64)
-        self._places = None if at == "all" and reduce != "last" else np.array(places, np.int64)
+        self._places = np.array(places, np.int64) if places else None
         self.whole = self._places is None and reduce is None
         """Whether all positions are asked for, each by itself."""
         self.counts = self.lengths if self.whole else np.ones_like(self.lengths)

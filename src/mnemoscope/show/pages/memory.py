@@ -14,7 +14,7 @@ from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import AtlasDamaged, MemoryIdError, OptionError
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.show.pages.edition import Data, Edition
-from mnemoscope.show.pages.model.trace import CHANGES, PROMPT, TOKENS, Change, Chat, TraceAddress
+from mnemoscope.show.pages.model.trace import CHANGES, PROMPT, TOKENS, Change, Chat, Mask, TraceAddress
 from mnemoscope.show.pages.page import Address, Page, PageKind, PageNotFound
 from mnemoscope.show.pages.triggers import group_triggers, random_groups, random_view, triggers_view
 
@@ -43,6 +43,7 @@ class MemoryAddress(Address, frozen=True):
     prompt: Annotated[str | None, Field(max_length=PROMPT, description="A traced prompt to carry along")] = None
     at: Annotated[str, Field(max_length=10, description="Where those interventions hold, to carry along")] = "all"
     chat: Chat = False
+    mask: Mask = None
 
 
 class TrialAddress(Address, frozen=True):
@@ -58,7 +59,8 @@ def memory_page(edition: Edition, name: MemoryName, address: MemoryAddress = PLA
         raise PageNotFound(f"There is no page {f'/{name}'!r}.")
     wanted, pattern, changes = MemoryId.parse(name), address.pattern, address.changes
     people = edition.published(wanted)
-    carried = TraceAddress(prompt=address.prompt, chat=address.chat, changes=changes, at=address.at)
+    asked = {"prompt": address.prompt, "chat": address.chat, "mask": address.mask}
+    carried = TraceAddress(**asked, changes=changes, at=address.at)
     document = edition.document(wanted)
     numbers = [one["pattern"] for one in document.patterns or ()]
     if pattern is not None and pattern not in numbers:

@@ -85,7 +85,7 @@ def striking_memories(edition: Edition) -> list[Data]:
         memory = atlas.name(row["layer"], row["memory"])
         says = row["top_token"]
         triggers = atlas.best_triggers(row["layer"], None, memories=[row["memory"]]).sort("rank").to_dicts()
-        followed = [one for one in triggers if one["next_token"] == says]
+        followed = [one for one in triggers if one[atlas.reading.spoken_of] == says]
         best = min(followed or triggers[:1], key=lambda one: (one["prefix_group"], one["rank"]))
         (tokens,) = atlas.sentences([best["sentence"]], columns=["sentence", "tokens"])["tokens"].to_list()
         shown = place_view(atlas, best | {"tokens": tokens})

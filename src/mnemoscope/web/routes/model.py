@@ -70,7 +70,7 @@ def cause(site: OneSite, worker: OneWorker, wanted: Annotated[CauseAddress, Quer
 
     worker = worker.of(wanted.of)
     changes = _changes(worker, wanted)
-    prompt = page_prompt(worker, wanted.prompt, wanted.chat)
+    prompt = page_prompt(worker, wanted.prompt, wanted.chat, wanted.mask)
     shown = changes if wanted.view == "after" else ()
     position = wanted.position if isinstance(wanted.position, int) else None
     asked = prompt, shown, wanted.target, wanted.against, position
@@ -93,7 +93,7 @@ def script(worker: OneWorker, wanted: Annotated[TraceAddress, Query()]) -> Respo
     from mnemoscope.web.model_answers import page_prompt, parse_changes, trace_script
 
     worker = worker.of(wanted.of)
-    prompt = page_prompt(worker, wanted.prompt, wanted.chat)
+    prompt = page_prompt(worker, wanted.prompt, wanted.chat, wanted.mask)
     text = trace_script(worker, prompt, parse_changes(worker, wanted.placed_changes))
     named = {"Content-Disposition": 'attachment; filename="trace.py"', "Cache-Control": "no-store"}
     return Response(text.encode("utf-8", "backslashreplace"), media_type="text/x-python", headers=named)
@@ -157,12 +157,13 @@ def _trace_page(site: Site, worker: "ModelWorker", wanted: TraceAddress) -> Page
         "interventions": list(changes),
         "prompt": wanted.prompt,
         "chat": wanted.chat,
+        "mask": wanted.mask,
         "trace": None,
     }
     extra: Data = {"asked": wanted, "problem": ""}
     if wanted.prompt is None:
         return Page("trace.html", "Trace", data, lambda: extra)
-    prompt = model_answers.page_prompt(worker, wanted.prompt, wanted.chat)
+    prompt = model_answers.page_prompt(worker, wanted.prompt, wanted.chat, wanted.mask)
     comparison = model_answers.compare_changes(worker, prompt, changes) if changes else None
     shown = changes if wanted.view == "after" else ()
     trace = comparison[wanted.view] if comparison else model_answers.trace_prompt(worker, prompt, ())
@@ -197,9 +198,9 @@ def _trace_page(site: Site, worker: "ModelWorker", wanted: TraceAddress) -> Page
         after = model_answers.continue_prompt(worker, prompt, changes, wanted.generate) if changes else None
         data["generation"] = {"before": before, "after": after}
     # No link to an audit for a single token, for a chat, or if the model is not the mined one.
-    can = len(trace["positions"]) > 1 and not worker.differs and not wanted.chat
+    can = len(trace["positions"]) > 1 and not worker.differs and not wanted.chat and trace["mask"] is None
     audit = AuditAddress(text=wanted.prompt).address() if can else ""
-    other = DiffAddress(prompt=wanted.prompt, chat=wanted.chat).address()
+    other = DiffAddress(prompt=wanted.prompt, chat=wanted.chat, mask=wanted.mask).address()
     extra |= {"look": TraceView(wanted, data, worker.words), "shade": shade, "audit": audit, "unpushed": ""}
     extra |= {"other": other}
     try:
@@ -262,8 +263,8 @@ def _diff_page(site: Site, worker: "ModelWorker", wanted: DiffAddress) -> Page:
     data, extra = _diff_data(site, worker), {"asked": wanted, "problem": "", "look": None, "shade": shade}
     if wanted.prompt is None or (wanted.other is None and worker.second is None):
         return Page("diff.html", "Diff", data, lambda: extra)
-    prompt = page_prompt(worker, wanted.prompt, wanted.chat)
-    other = None if wanted.other is None else page_prompt(worker, wanted.other, wanted.chat)
+    prompt = page_prompt(worker, wanted.prompt, wanted.chat, wanted.mask)
+    other = None if wanted.other is None else page_prompt(worker, wanted.other, wanted.chat, wanted.mask)
     asked = prompt, other, wanted.target, wanted.against
     difference = run_difference(worker, *asked, patched=wanted.until == "patched")
     if not worker.differs:
@@ -310,10 +311,10 @@ def _audit_page(site: Site, worker: "ModelWorker", wanted: AuditAddress) -> Page
 
 
 def _limits(worker: "ModelWorker") -> dict[str, int]:
-    """Those of a prompt; and whether it may be a chat."""
+    """Those of a prompt; and whether it may be a chat, and holds a mask."""
     from mnemoscope.web.model_answers import takes_chats
 
-    return limits(worker.model.longest) | {"chat": takes_chats(worker)}
+    return limits(worker.model.longest) | {"chat": takes_chats(worker), "mask": not worker.model.reading.causal}
 
 
 def _audit_limits(worker: "ModelWorker") -> dict[str, int]:

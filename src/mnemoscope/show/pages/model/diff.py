@@ -14,6 +14,7 @@ from mnemoscope.show.pages.model.trace import (
     PUSHING,
     Answer,
     Chat,
+    Mask,
     TraceAddress,
     Written,
     WrittenText,
@@ -38,6 +39,7 @@ class DiffAddress(Address, frozen=True, populate_by_name=True):
     path = "/diff"
     prompt: Annotated[WrittenText, Field(description="The prompt that both answer")] = None
     chat: Chat = False
+    mask: Mask = None
     other: Annotated[
         WrittenText,
         AfterValidator(lambda text: text or None),
@@ -60,7 +62,7 @@ class DiffView:
     def __init__(self, wanted: DiffAddress, difference: Data, layers: int) -> None:
         self.difference, self._layers = difference, layers
         self.two_models = wanted.other is None
-        self._trace = TraceAddress(prompt=wanted.prompt, chat=wanted.chat)
+        self._trace = TraceAddress(prompt=wanted.prompt, chat=wanted.chat, mask=wanted.mask)
         self.measure = "effect" if any("effect" in row for row in difference["memories"]) else "change"
         self.written = difference["continued"]
         """What both write before they part."""

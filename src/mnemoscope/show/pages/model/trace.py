@@ -77,6 +77,11 @@ At = Annotated[
 Chat = Annotated[bool, Field(description="Whether prompts are what a user says in a chat, in the model's template")]
 
 
+Mask = Annotated[
+    Place, Field(description="The own token that a masked model does not see; else the prompt holds a mask")
+]
+
+
 WrittenText = Annotated[
     str | None,
     Field(max_length=PROMPT),
@@ -98,6 +103,7 @@ class TraceAddress(Address, frozen=True, populate_by_name=True):
     path = "/trace"
     prompt: Annotated[WrittenText, Field(description="The text to trace")] = None
     chat: Chat = False
+    mask: Mask = None
     of: Annotated[Literal["first", "second"], Field(description="Which of the server's models is traced")] = "first"
     changes: Annotated[
         list[Change],
@@ -141,16 +147,16 @@ class TraceAddress(Address, frozen=True, populate_by_name=True):
         """A memory off from a position on; from one before 0, in a chat's template, it is off everywhere."""
         return f"{memory}=0@{position}" if position >= 0 else f"{memory}=0"
 
-    def without_memories(self, rows: Sequence[Data], last: int) -> str:
+    def without_memories(self, rows: Sequence[Data], last: int, writes: bool = True) -> str:
         """The page with these memories off from their positions on, of which `last` is the highest possible, and what
-        the model then writes.
+        the model then writes, if it `writes`.
         """
         first: dict[str, int] = {}
         for one in rows:
             first[one["memory"]] = min(one["position"], first.get(one["memory"], last))
         others = [one for one in self.changes if memory_of(one) not in first]
         new = [self.change_off(name, position) for name, position in first.items()]
-        return self.address(changes=[*others, *new], view="after", generate=self.generate or PUSHING)
+        return self.address(changes=[*others, *new], view="after", generate=(self.generate or PUSHING) * writes)
 
     def without(self, index: int) -> str:
         return self.address(changes=self.changes[:index] + self.changes[index + 1 :])
@@ -159,7 +165,9 @@ class TraceAddress(Address, frozen=True, populate_by_name=True):
         return self.address(prompt=(self.prompt or "") + text, position=None)
 
     def memory(self, name: str) -> str:
-        carried = TraceAddress(prompt=self.prompt, chat=self.chat, changes=self.changes, at=self.at).query()
+        carried = TraceAddress(
+            prompt=self.prompt, chat=self.chat, mask=self.mask, changes=self.changes, at=self.at
+        ).query()
         return f"/{name}" + (f"?{carried}" if carried else "")
 
 
@@ -183,9 +191,10 @@ def memory_of(change: str) -> str:
 
 
 def chosen_place(wanted: TraceAddress, trace: Data) -> tuple[int, int]:
-    """Layer and position, by default the last position and the layer that decides there."""
+    """Layer and position, by default the mask or the last position, and the layer that decides there."""
     layers, (first, last) = len(trace["layers"]), (trace["positions"][end]["position"] for end in (0, -1))
-    position = wanted.position if isinstance(wanted.position, int) else last
+    asked = last if trace["mask"] is None else trace["mask"]
+    position = wanted.position if isinstance(wanted.position, int) else asked
     if not first <= position <= last:
         raise OptionError(f"there is no position {position}: the prompt has positions {first} to {last}")
     decided = trace["positions"][position - first]["output"]["decided"]
