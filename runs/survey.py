@@ -49,6 +49,15 @@ def texts(seed: int = 0) -> tuple[list[list[int]], list[list[int]]]:
     return made[:SENTENCES], made[SENTENCES:]
 
 
+def sources_of(sentences: list[list[int]], seed: int) -> list[list[int]]:
+    """For each sentence the token ids of the source that an encoder-decoder reads it with."""
+    from survey_models import SPECIAL_TOKENS, WORDS
+
+    draw = random.Random(seed)
+    lengths = [draw.choice((1, 4, 9, 14)) for _ in sentences]
+    return [[draw.randrange(len(SPECIAL_TOKENS), WORDS) for _ in range(length)] for length in lengths]
+
+
 def look_at(kind: str, type: str, folder: Path) -> dict[str, Any]:
     """What becomes of one entry, in the process of its own; the step that it is at stands in FOLDER/step."""
     import torch
@@ -64,26 +73,34 @@ def look_at(kind: str, type: str, folder: Path) -> dict[str, Any]:
     begin_step(folder, "not built")
     try:
         model = build(entry)
-        save(model, folder / "model", framed=kind == "masked")
+        save(model, folder / "model", framed=kind == "masked" or model.config.is_encoder_decoder)
     except Exception as error:
         return {"state": "not built", "reason": f"{error.__class__.__name__}: {words_of(error)}"}
     keep_nothing(model)
     mined, held_out = texts()
-    for name, sentences in (("mined", mined), ("held-out", held_out)):
-        lines = (" ".join(f"w{token}" for token in sentence) for sentence in sentences)
-        (folder / f"{name}.txt").write_text("\n".join(lines) + "\n")
+    pairs = model.config.is_encoder_decoder
+    sources = [sources_of(mined, 1), sources_of(held_out, 2)] if pairs else [None, None]
+    for name, sentences, given in zip(("mined", "held-out"), (mined, held_out), sources, strict=True):
+        lines = [" ".join(f"w{token}" for token in sentence) for sentence in sentences]
+        if given is not None:
+            words = (" ".join(f"w{token}" for token in source) for source in given)
+            rows = zip(words, lines, strict=True)
+            lines = [json.dumps({"source": source, "text": text}) for source, text in rows]
+        (folder / f"{name}.{'jsonl' if pairs else 'txt'}").write_text("\n".join(lines) + "\n")
     begin_step(folder, "crashed")
     inspected, said = command("inspect", str(folder / "model"), "--json")
     if inspected is None:
         return {**said, "runs": runs_on_text(model)}
     found = {name: inspected[name] for name in ("kind", "family", "block", "gated", "activation")}
-    options = ["--validation", str(folder / "held-out.txt"), "--split", "line", "--out", str(folder / "atlas")]
-    atlas, said = command("mine", str(folder / "model"), str(folder / "mined.txt"), *options, "--json")
+    ending, read = ("jsonl", ["--source-field", "source"]) if pairs else ("txt", ["--split", "line"])
+    options = ["--validation", str(folder / f"held-out.{ending}"), *read, "--out", str(folder / "atlas")]
+    atlas, said = command("mine", str(folder / "model"), str(folder / f"mined.{ending}"), *options, "--json")
     if atlas is None:
         return {**found, **said}
     begin_step(folder, "not compared")
     try:
-        compared = survey(text_model(model), folder / "atlas", mined, [1], [2] if kind == "masked" else [])
+        frame = ([1], [2] if kind == "masked" or pairs else [])
+        compared = survey(text_model(model), folder / "atlas", mined, *frame, sources[0])
     except NotCompared as error:
         return {**found, "state": "not compared", "reason": words_of(error)}
     except Exception as error:

@@ -108,6 +108,10 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 8.0}, "ffn_config": _DBRX},
     "deepseek_ocr2": {"text_config.mlp_layer_types": ["dense", "sparse", "sparse", "sparse"]},
     "emu3": {"vocabulary_map": {"<image>": 5}, "vq_config.codebook_size": 16, **_PICTURES},
+    "encoder-decoder": {
+        **{"decoder_start_token_id": 1, "pad_token_id": 0},
+        **{"decoder.is_decoder": True, "decoder.add_cross_attention": True},
+    },
     "ernie4_5_vl_moe": {"text_config.moe_intermediate_size": [20, 20]},
     "distilbert": {"hidden_dim": MEMORIES},
     "falcon_h1": {"mamba_d_ssm": 64},
@@ -119,6 +123,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "janus": _PICTURES,
     "lfm2_moe": {"layer_types": ["conv", "full_attention", "conv", "conv"]},
+    "longt5": {"decoder_start_token_id": 0},
     "luke": {"entity_vocab_size": 50},
     "mamba2": {"num_heads": 8},
     "masked reformer": {"axial_pos_embds": False, "feed_forward_size": MEMORIES, "num_hashes": 1},
@@ -131,6 +136,8 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "qwen4_exp_text": {"num_hidden_layers": 3},
     "reformer": {"is_decoder": True, "axial_pos_embds": False, "feed_forward_size": MEMORIES, "num_hashes": 1},
     "roc_bert": {"shape_vocab_size": 50, "pronunciation_vocab_size": 50},
+    "switch_transformers": {"decoder_start_token_id": 0},
+    "t5": {"decoder_start_token_id": 0},
     "step3p7": {"text_config.sliding_window": 8},
     "xmod": {"default_language": "en_XX"},
     "zamba": {"num_hidden_layers": 12},
@@ -195,6 +202,9 @@ def fill(model: Any, generator: torch.Generator) -> None:
                 parameter.add_(0.2 * noise)  # gains stay around one
             else:
                 parameter.copy_(noise * 0.2)
+        for name, buffer in model.named_buffers():
+            if name == "final_logits_bias":
+                buffer.copy_(torch.randn(buffer.shape, generator=generator))
 
 
 def save(model: Any, folder: Path, *, framed: bool) -> None:

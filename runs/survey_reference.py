@@ -111,10 +111,22 @@ class Call:
 
 
 class BlackBox:
-    """A model, and what its layers compute on sentences that are read alone, each within `before` and `after`."""
+    """A model, and what its layers compute on sentences that are read alone, each within `before` and `after`. An
+    encoder-decoder is given the sentences as labels, with their `sources`; its decoder alone is looked at.
+    """
 
-    def __init__(self, model: nn.Module, tables: Tables, before: Sequence[int] = (), after: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        model: Any,
+        tables: Tables,
+        before: Sequence[int] = (),
+        after: Sequence[int] = (),
+        sources: dict[tuple[int, ...], list[int]] | None = None,
+    ) -> None:
         self.model, self.before, self.after, self.hidden = model, [*before], [*after], tables.hidden
+        self.sources, self.seen = sources, model if sources is None else model.get_decoder()
+        if sources is not None:  # the model's own code puts a token before its labels, and leaves out the last
+            self.labels, self.before, self.after = (self.before, self.after), [-1, *before], []
         self.layers = [tables.experts(layer) for layer in range(len(tables.values))]
         self.stacks = self._stacks()
         self.inside = {id(each) for holder, _ in self.stacks for each in holder.modules()}
@@ -122,7 +134,7 @@ class BlackBox:
     def _stacks(self) -> list[tuple[nn.Module, nn.Parameter]]:
         """The modules that hold and weigh routed experts, each with its stack of down-projections."""
         widths = {experts[0][1] for experts in self.layers if experts[0][0] is not None}
-        modules, found = dict(self.model.named_modules()), []
+        modules, found = dict(self.seen.named_modules()), []
         for path, module in modules.items():
             for width in widths:
                 shapes = {(self.hidden, width), (width, self.hidden)}
@@ -137,7 +149,13 @@ class BlackBox:
 
     def scores(self, sentence: Sequence[int]) -> Tensor:
         """The model's scores [position, token] of a sentence in its frame."""
-        scores: Tensor = self.model(input_ids=torch.tensor([[*self.before, *sentence, *self.after]])).logits[0]
+        if self.sources is not None:
+            before, after = self.labels
+            source, target = [*before, *self.sources[tuple(sentence)], *after], [*before, *sentence, *after]
+            made = self.model(input_ids=torch.tensor([source]), labels=torch.tensor([target]))
+        else:
+            made = self.model(input_ids=torch.tensor([[*self.before, *sentence, *self.after]]))
+        scores: Tensor = made.logits[0]
         return scores
 
     def calls(self, sentence: Sequence[int]) -> list[Call]:
@@ -149,7 +167,7 @@ class BlackBox:
             calls.append(Call(module, copied, named, made))
 
         holders = {id(holder) for holder, _ in self.stacks}
-        wanted = [each for each in self.model.modules() if id(each) in holders or _holds_matrix(each)]
+        wanted = [each for each in self.seen.modules() if id(each) in holders or _holds_matrix(each)]
         handles = [each.register_forward_hook(keep, with_kwargs=True) for each in wanted]
         try:
             self.scores(sentence)
@@ -368,18 +386,24 @@ def _apart(one: dict[int | None, Array], other: dict[int | None, Array]) -> floa
 
 
 def survey(
-    model: nn.Module, atlas: Path, sentences: Sequence[Sequence[int]], before: Sequence[int], after: Sequence[int]
+    model: nn.Module,
+    atlas: Path,
+    sentences: Sequence[Sequence[int]],
+    before: Sequence[int],
+    after: Sequence[int],
+    sources: list[list[int]] | None = None,
 ) -> Differences:
-    """A model's atlas of `sentences` beside the model."""
+    """A model's atlas of `sentences`, with their `sources` if it reads pairs, beside the model."""
     tables = Tables.read(atlas)
-    box = BlackBox(model, tables, before, after)
+    given = None if sources is None else dict(zip(map(tuple, sentences), sources, strict=True))
+    box = BlackBox(model, tables, before, after, given)
     measured = box.coefficients(sentences)
     found = compare(tables, measured, sentences)
     ranks = box.promoted(tables, sentences[0])
     if found.count:
         if hasattr(model, "set_experts_implementation"):
             model.set_experts_implementation("eager")  # the others have no float64
-        exact = BlackBox(model.double(), tables, before, after).coefficients(sentences)
+        exact = BlackBox(model.double(), tables, before, after, given).coefficients(sentences)
         tie = min(LARGEST_TIE, ROUNDING * max(map(_apart, measured, exact)))
         found = compare(tables, exact, sentences, max(TIE, tie))
     if ranks:

@@ -22,6 +22,12 @@ def test_a_beginning_token_is_left_out_once() -> None:
     assert (reader.offsets("12 12 7"), reader.offsets("5 12")) == ([(3, 5), (6, 7)], [(0, 1), (2, 4)])
 
 
+def test_the_end_of_a_frame_is_left_out_once() -> None:
+    reader = IdTokens(beginning=12, ending=(8, 9))
+    assert reader.encode(["12 5 8 9", "5 8 9 8 9", "5 9", "8 9", "12"]) == [[5], [5, 8, 9], [5, 9], [], []]
+    assert (reader.offsets("12 5 8 9"), reader.offsets("5 9")) == ([(3, 4)], [(0, 1), (2, 3)])
+
+
 TEXTS = ["4 x 5", "4 x", "-1", "1.5", "4 \u0663", "4 \u00b2", "1,2", "9" * 19, f"4 {'9' * 19}", "x" * 50]
 
 

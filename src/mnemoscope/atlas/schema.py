@@ -38,6 +38,10 @@ _SENTENCES = """
     multiplicity int32 | how often it occurs; weighs nothing
     held_out bool | kept out of mining; all sentences of a validation text of its own
 """
+_OF_PAIRS = """
+    source string | in encoder-decoders: what the text is read with, as stored
+    source_tokens [int32] | likewise, with what the tokenizer puts around them
+"""
 _KINDS = (
     TableKind("vocabulary", 65_536).with_columns("""
         token int32
@@ -50,7 +54,7 @@ _KINDS = (
         next_count int64 form=count | as a next token
         first_count int64 form=count | as a first token
     """),
-    TableKind("sentences", 1_024, "part").with_columns(_SENTENCES),
+    TableKind("sentences", 1_024, "part", for_some=_OF_PAIRS).with_columns(_SENTENCES),
     TableKind("background", 65_536).with_columns("""
         sentence int64
         position int32
@@ -325,7 +329,7 @@ _KINDS = (
         kept_firings int64 form=count | how many firings of this memory and sign were looked at, the same in all its
             rows
     """),
-    TableKind("random_sentences", 1_024, optional=True).with_columns(_SENTENCES),
+    TableKind("random_sentences", 1_024, optional=True, for_some=_OF_PAIRS).with_columns(_SENTENCES),
     TableKind("importance", 1_024, "layer", optional=True, for_experts=_EXPERT).with_columns("""
         memory int32
         prefixes int64 form=count label='validation prefixes' | how many there were

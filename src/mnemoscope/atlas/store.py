@@ -87,18 +87,20 @@ def _array(column: Any, kind: pa.DataType | None, what: str) -> pa.Array:
 
 def write_sentences(directory: Path, rows: Iterable[Mapping[str, Any] | pa.Table], *, provenance: Provenance) -> int:
     """Writes sentences, in order of id, into parts of 100,000, however they are cut; returns the number of parts."""
-    kind = TABLES["sentences"]
-    waiting, parts = kind.columns.empty_table(), 0
+    kind, parts = TABLES["sentences"], 0
+    waiting: pa.Table | None = None
 
     def write(table: pa.Table) -> None:
         write_table(directory / kind.path(parts), table, name=kind.name, provenance=provenance)
 
     for piece in rows:
-        waiting = pa.concat_tables([waiting, _fit(piece, kind.columns, kind.name)])
+        names = piece.column_names if isinstance(piece, pa.Table) else [*piece]
+        fitting = _fit(piece, kind.columns_beside(names), kind.name)
+        waiting = fitting if waiting is None else pa.concat_tables([waiting, fitting])
         while waiting.num_rows >= SENTENCES_PER_PART:
             write(waiting.slice(0, SENTENCES_PER_PART))
             waiting, parts = waiting.slice(SENTENCES_PER_PART), parts + 1
-    if waiting.num_rows or not parts:
-        write(waiting)
+    if waiting is None or waiting.num_rows or not parts:
+        write(kind.columns.empty_table() if waiting is None else waiting)
         parts += 1
     return parts

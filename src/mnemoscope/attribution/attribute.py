@@ -297,6 +297,7 @@ def attribute(
     model: LanguageModel,
     prompt: Prompt,
     *,
+    source: str | None = None,
     target: str | None = None,
     against: str | None = None,
     position: int | None = None,
@@ -317,6 +318,7 @@ def attribute(
     Args:
         model: A LanguageModel, or a name that `load_model` takes.
         prompt: Plain text, read as mining reads a sentence, or the messages of a chat.
+        source: What an encoder-decoder reads; the prompt is its text so far.
         target: The next word asked about, with its space; None: the model's own prediction.
         against: The word it is compared with; None: the next best; "mean": the mean of all tokens.
         position: The position whose next token is asked about; None: the last; below 0 from the end.
@@ -332,6 +334,7 @@ def attribute(
     AttributeOptions.check(locals())
     if atlas is not None:
         require_model_of(model, atlas)
+    model = model.given(source)
     prompt = model.prompt_text(prompt, mask=mask)
     with model.lock, report_to(progress) as report:
         contrast = choose_contrast(model, prompt, target=target, against=against, position=position)
@@ -341,6 +344,7 @@ def attribute(
             atlas,
             seed,
             **options_of(prompt),
+            **({} if source is None else {"source": source}),
             target=target,
             against=against,
             position=position,

@@ -118,6 +118,7 @@ def diff(
     other: LanguageModel | str | None = None,
     other_adapter: str | Path | None = None,
     other_prompt: Prompt | None = None,
+    source: str | None = None,
     target: str | None = None,
     against: str | None = None,
     mask: int | None = None,
@@ -142,6 +143,7 @@ def diff(
         other: The second model, loaded or by name.
         other_adapter: The second is `model` with this PEFT adapter.
         other_prompt: The second is `model` on this prompt (or last message).
+        source: What encoder-decoders read; the prompts are their texts so far.
         target: The second's answer; None: its prediction.
         against: The first's answer; None: its prediction.
         mask: The own token that a masked model does not see, of both prompts; None: they hold the mask token, once.
@@ -158,18 +160,20 @@ def diff(
         raise OptionError("give one of --other, --other-adapter and --other-prompt")
     DiffOptions.check(locals() | {"restored": restored or None})
     check_restored(restored, top, two_prompts=other_prompt is not None, generate=generate)
+    model = model.given(source)
     if generate:
         check_continues(model)
     if mask is not None:
         prompt = model.prompt_text(prompt, mask=mask)
         other_prompt = None if other_prompt is None else model.prompt_text(other_prompt, mask=mask)
-    second = model if other_prompt is not None else second_model(model, other, other_adapter)
+    second = model if other_prompt is not None else second_model(model, other, other_adapter).given(source)
     origin = origin_of(
         [model.fingerprint, second.fingerprint],
         atlas,
         seed,
         **options_of(prompt),
         other_prompt=as_written(other_prompt),
+        **({} if source is None else {"source": source}),
         target=target,
         against=against,
         both=both,

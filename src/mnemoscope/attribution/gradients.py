@@ -89,7 +89,7 @@ def written_gradients(
             model.backbone(ids, gradients=True)
         asked = final[-1][:, model.reading.asked(ids[0].tolist())]
         slopes = torch.autograd.grad(difference.of(asked).sum(), list(added.values()))
-    gradients = {layer: torch.zeros(ids.shape[1], model.sizes.memories[layer]) for layer in layers}
+    gradients = {layer: torch.zeros(final[-1].shape[1], model.sizes.memories[layer]) for layer in layers}
     with torch.inference_mode():
         for (layer, branch), slope in zip(added, slopes, strict=True):
             here = model.branch_of(layer) == branch

@@ -47,8 +47,9 @@ def likelihoods(model: LanguageModel, texts: Sequence[Tokens], *, tick: Tick = l
         tick()
         rows = [torch.tensor(model.reading.frame(texts[k])) for k in group]
         ids = pad_sequence(rows, batch_first=True).to(model.device)
+        behind = torch.tensor(model.reading.row([]), device=model.device)[model.reading.framing :]
         with model.lock, torch.inference_mode():
-            logits = model.logits(ids)[:, :-1]
+            logits = model.logits(torch.cat([ids, behind.expand(len(ids), -1)], dim=1))[:, :-1]
         for row, k in enumerate(group):
             count = len(rows[row]) - 1
             scores, tokens = logits[row, :count].float(), ids[row, 1 : count + 1].to(logits.device)

@@ -56,4 +56,10 @@ def check_text(spec: str | os.PathLike[str] | None, options: MiningOptions) -> N
     from mnemoscope.corpus.sources.opening import BUILT_IN, open_source
 
     if spec is not None and not str(spec).startswith("hub:") and spec not in BUILT_IN:
-        open_source(str(spec), text_field=options.text_field, ids_field=options.ids_field, split=options.cut)
+        open_source(
+            str(spec),
+            text_field=options.text_field,
+            ids_field=options.ids_field,
+            split=options.cut,
+            source_field=options.source_field,
+        )

@@ -17,12 +17,16 @@ from mnemoscope.errors import PromptError
 
 Count = TypeVar("Count", int, NDArray[np.int64])
 
+SOURCE = -1
+"""In a row of ids: what follows is the source that the text before it is read with."""
+
 
 @dataclass(frozen=True)
 class Reading:
     """`before` and `after` are the ids around a sentence's own tokens. `first` is the first position that counts: 1
     where nothing stands before a causal model's sentence, since position 0 is an attention sink there. A position's
-    state `predicts` the next token or the same one. `mask` is the id that hides a token.
+    state `predicts` the next token or the same one. `mask` is the id that hides a token. An encoder-decoder reads a
+    text with a `source`, here the ids around one, and `given` is that of a prompt.
     """
 
     before: tuple[int, ...] = ()
@@ -30,6 +34,8 @@ class Reading:
     first: int = 0
     predicts: Literal["next", "same"] = "next"
     mask: int | None = None
+    source: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    given: tuple[int, ...] | None = None
 
     @classmethod
     def of(cls, token: int | None) -> Self:
@@ -67,8 +73,12 @@ class Reading:
         return slice(self.offset + self.first, self.offset + max(tokens, self.first))
 
     def frame(self, tokens: Sequence[int]) -> list[int]:
-        """What the model is run on for a sentence."""
+        """A sentence in its frame."""
         return [*self.before, *tokens, *self.after]
+
+    def row(self, tokens: Sequence[int]) -> list[int]:
+        """What the model is run on for a prompt: a sentence in its frame, and its source."""
+        return [*self.frame(tokens), *(() if self.given is None else (SOURCE, *self.given))]
 
     def inside(self, lengths: NDArray[np.int64], width: int, *, first: int = 0) -> NDArray[np.bool_]:
         """Which columns `[row, column]` are positions, from `first` on, of sentences of these `lengths [row]`."""
@@ -103,7 +113,7 @@ class Reading:
         Raises PromptError where a masked model is given none, or several.
         """
         if self.causal:
-            return len(ids) - 1
+            return ([*ids].index(SOURCE) if SOURCE in ids else len(ids)) - 1
         masks = [column for column, token in enumerate(ids) if token == self.mask]
         if len(masks) != 1:
             raise PromptError(

@@ -71,6 +71,7 @@ def mine(
     keep_work: bool = False,
     text_field: str = "text",
     ids_field: str | None = None,
+    source_field: str | None = None,
     name: str | None = None,
     text_name: str | None = None,
     skip_bad_rows: int = 0,
@@ -121,6 +122,7 @@ def mine(
         keep_work: Keep the working copy of the text.
         text_field: The text's field in JSONL or Parquet; meta.text: within meta; messages: a chat.
         ids_field: Read token ids in this field of JSONL or Parquet, not text; a row is one sentence.
+        source_field: The field of the source that an encoder-decoder reads the text with; a row is one pair.
         name: The model's name as readers see it; changes no byte.
         text_name: The text's name as readers see it.
         skip_bad_rows: Skip at most so many rows without a text, and list them.

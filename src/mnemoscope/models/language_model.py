@@ -7,7 +7,7 @@ use. hooks.py reads coefficients while it runs; other rooms use the numbers (min
 import copy
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from threading import RLock, local
@@ -17,18 +17,18 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from mnemoscope.errors import MemoryIdError, ModelUnsupported, OptionError
+from mnemoscope.errors import MemoryIdError, ModelUnsupported, OptionError, PromptError
 from mnemoscope.foundation.cache import Cache
 from mnemoscope.foundation.memory_changes import At
 from mnemoscope.foundation.memory_names import MemoryId, Numbering
-from mnemoscope.foundation.options.chat_prompt import ChatPrompt, MaskedPrompt, Prompt, check_messages
+from mnemoscope.foundation.options.chat_prompt import ChatPrompt, Prompt, check_messages
 from mnemoscope.models.anatomy.anatomy import Anatomy, Layer, experts_chosen
 from mnemoscope.models.loaded_parts import LoadedParts
 from mnemoscope.models.memories.groups import Group, join
 from mnemoscope.models.model_facts import Proof, Sizes
 from mnemoscope.models.modules.fingerprint import fingerprint, reading_fingerprint
 from mnemoscope.models.modules.linear_maps import computes_in, matrix_of, rows_of
-from mnemoscope.models.modules.observed import run
+from mnemoscope.models.modules.observed import encode, run, split_source
 from mnemoscope.models.modules.offloading import device_of_module, places_of
 from mnemoscope.models.modules.parameter_count import count_parameters
 from mnemoscope.models.modules.projections import Fold, Head, LinearHead, Projection, fold_of, scale_of
@@ -37,7 +37,7 @@ from mnemoscope.models.object_state import NetworkGuard, held, hold_model
 from mnemoscope.models.text_arrays import TextArrays
 from mnemoscope.models.tokens.chat_reader import ChatReader, chat_template
 from mnemoscope.models.tokens.model_tokens import Reader
-from mnemoscope.models.tokens.prompt_reader import read_prompt, refuse_halves, token_inside, tokens_behind
+from mnemoscope.models.tokens.prompt_reader import mask_text, read_answer, read_prompt
 
 Texts = Prompt | Iterable[Prompt]
 Memories = str | MemoryId | int | Iterable[str | MemoryId | int] | None
@@ -122,8 +122,9 @@ class LanguageModel(metaclass=_Reloaded):
             ffn_parameters=sum(layer.ffn.parameters for layer in layers),
         )
         self.longest = self.sizes.context - self.reading.framing
+        self.sources = parts.sources_of(self.reading, anatomy.rows)
         self.boundaries, self.eager, self.unread = parts.boundaries, True, parts.unread
-        if not self.reading.causal:  # rows of one length only: nothing is padded
+        if not self.reading.causal or self.sources is not None:  # rows of one length only: nothing is padded
             self.boundaries = tuple(range(1, self.sizes.context))
         self.head_width = self.sizes.hidden if anatomy.project is None else rows_of(anatomy.project)
         self._final_fold = self.fold_of(anatomy.final_norm)
@@ -204,13 +205,7 @@ class LanguageModel(metaclass=_Reloaded):
         OptionError for a model without a mask, and ModelUnsupported for one without a template.
         """
         if mask is not None:
-            if self.reading.mask is None:
-                raise OptionError(
-                    f"{self.spec} has no mask token, so none of the prompt can be masked; leave --mask out"
-                )
-            if not isinstance(prompt, str) or isinstance(prompt, ChatPrompt):
-                raise OptionError("--mask names a token of plain text; write the mask token into a chat's message")
-            return MaskedPrompt(str(prompt), mask)
+            return mask_text(prompt, mask, self.reading, model=self.spec)
         if isinstance(prompt, str):
             return prompt
         messages = check_messages(prompt)
@@ -235,21 +230,18 @@ class LanguageModel(metaclass=_Reloaded):
 
     def prompt_tokens(self, prompt: Prompt) -> list[int]:
         """The prompt's own token ids, at least one; raises PromptError."""
+        self.given(None)
         prompt = self.prompt_text(prompt)
-        reading, pieces = self.reading, self.vocabulary()[1]
-        framed, reader = bool(reading.before), self._reader_of(prompt)
-        return read_prompt(reader, prompt, pieces=pieces, longest=self.longest, framed=framed, mask=reading.mask)
+        reader, pieces = self._reader_of(prompt), self.vocabulary()[1]
+        return read_prompt(reader, prompt, self.reading, pieces=pieces, longest=self.longest)
 
     def tokens_after(self, prompt: str, text: str, position: int | None = None) -> list[int]:
         """The token ids of a text, at least one, that stands behind a prompt, or behind one of its positions
         (`position` None: the last); for a masked model the one token in place of the mask. Raises PromptError where the
         text changes the prompt's own tokens.
         """
-        tokens, reader = self.prompt_tokens(prompt), self._reader_of(prompt)
-        refuse_halves(text, "answer")
-        if not self.reading.causal:
-            return token_inside(reader, prompt, tokens, self.reading.asked(tokens), text)
-        return tokens_behind(reader, prompt, tokens, text, position)
+        tokens = self.prompt_tokens(prompt)
+        return read_answer(self._reader_of(prompt), prompt, tokens, text, position, self.reading)
 
     def vocabulary(self) -> tuple[list[str], list[bytes]]:
         """Text and bytes of every row of the head, empty for rows without a token. Cached: do not change it."""
@@ -414,10 +406,33 @@ class LanguageModel(metaclass=_Reloaded):
         return self._forward(self.anatomy.model, ids).float()
 
     def _forward(self, module: nn.Module, ids: Tensor, *, gradients: bool = False, past: Any = None) -> Tensor:
+        encoded = None
+        if self.sources is not None:
+            ids, sources = split_source(ids)
+            assert sources is not None
+            last, encoded = getattr(self._running, "encoded", (None, None))
+            if last is None or not torch.equal(last, sources):  # made once for many questions about a prompt
+                encoded = encode(self.anatomy.model, sources)
+                self._running.encoded = sources, encoded
         self._running.shape = (ids.shape[0], ids.shape[1])
         self._running.ids = ids
         self._running.begun = 0 if past is None else past.get_seq_length()
-        return run(module, ids, gradients=gradients, past=past)
+        return run(module, ids, gradients=gradients, past=past, encoded=encoded)
+
+    def given(self, source: str | Sequence[int] | None) -> "LanguageModel":
+        """The decoder of an encoder-decoder on prompts with this source, a text or its ids; a model without sources is
+        itself. Raises PromptError for a text that is none's source, and for a source that is not given.
+        """
+        if self.sources is None and isinstance(source, str):
+            raise PromptError("this model reads no source; leave it out (--source)")
+        if self.sources is None or (source is None and self.reading.given is not None):
+            return self
+        if source is None:
+            raise PromptError("this model reads a source and writes a text; give the source, too (--source TEXT)")
+        other = copy.copy(self)
+        given = self.sources.of_prompt(source) if isinstance(source, str) else tuple(map(int, source))
+        other.reading = replace(self.reading, given=given)
+        return other
 
     def coefficients(
         self,

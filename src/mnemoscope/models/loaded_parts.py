@@ -15,6 +15,7 @@ from mnemoscope.foundation.reading import Reading
 from mnemoscope.models.anatomy.anatomy import Anatomy
 from mnemoscope.models.tokens.id_tokens import IdTokens
 from mnemoscope.models.tokens.model_tokens import Beginning, Reader, chosen_beginning
+from mnemoscope.models.tokens.sources import Sources
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ class LoadedParts:
     boundaries row lengths beyond which the computation differs (company.py)
     ends       the end-of-text tokens, for a head of so many rows
     padding    the token that fills up shorter rows, if any
-    whole      how sentences are read, for a head of so many rows, by a model that reads them whole
+    reading    how sentences are read, for a head of so many rows, unless it is behind a beginning token alone
+    sources    reads the sources of an encoder-decoder, of at most `longest_source` tokens
     """
 
     network: Any
@@ -49,7 +51,9 @@ class LoadedParts:
     name: str | None = None
     boundaries: tuple[int, ...] = ()
     unread: tuple[str, ...] = ()
-    whole: Callable[[int], Reading] | None = None
+    reading: Callable[[int], Reading] | None = None
+    sources: Reader | None = None
+    longest_source: int = 0
 
     @property
     def shown_name(self) -> str:
@@ -61,15 +65,21 @@ class LoadedParts:
 
     def reads(self, rows: int) -> Reading:
         """How the model reads a sentence; its beginning token is the first of the frame."""
-        return Reading.of(self.begins(rows).token) if self.whole is None else self.whole(rows)
+        return Reading.of(self.begins(rows).token) if self.reading is None else self.reading(rows)
 
     def begins(self, rows: int) -> Beginning:
         usual, asked = self.beginning(rows), self.opening.beginning
-        if self.whole is not None:
+        if self.reading is not None:
             if asked is not None:
-                raise OptionError("--beginning is of models that read from left to right; this one has its own frame")
-            return Beginning(next(iter(self.whole(rows).before), None), "frame")
+                raise OptionError("--beginning is of decoders alone; this model has a frame of its own")
+            return Beginning(next(iter(self.reading(rows).before), None), "frame")
         return usual if asked is None else chosen_beginning(asked, usual, self.tokens, rows=rows)
+
+    def sources_of(self, reading: Reading, rows: int) -> Sources | None:
+        """What reads sources, if the model reads some."""
+        if self.sources is None or reading.source is None:
+            return None
+        return Sources(self.sources, reading.source, self.longest_source, rows)
 
     def reader(self, beginning: Beginning) -> Reader:
         return IdTokens(beginning=beginning.token) if isinstance(self.tokens, IdTokens) else self.tokens

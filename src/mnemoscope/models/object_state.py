@@ -119,7 +119,7 @@ class NetworkGuard:
 
     def _says(self) -> Tensor:
         with steady():
-            return run(self.network, ids_for(self.network, self._rows)[:1, :2])
+            return run(self.network, ids_for(self.network, self._rows, columns=2)[:1])
 
     def check(self) -> None:
         now, _ = state_of(self.network)

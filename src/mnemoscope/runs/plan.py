@@ -72,6 +72,7 @@ class MiningPlan:
     corpus: str
     text_field: str
     ids_field: str | None
+    source_field: str | None
     validation: str | None
     split: str
     triggers: int

@@ -2,14 +2,18 @@
 
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from math import ceil, floor, log10
 from pathlib import Path
 
 from mnemoscope.atlas.manifest import WORK, as_mined
 from mnemoscope.corpus import Encoder, Render, Source, TokenizedCorpus, open_source, prepare
+from mnemoscope.corpus.sources.row_fields import PAIR
+from mnemoscope.errors import OptionError
 from mnemoscope.foundation.formatting import plain_percent
 from mnemoscope.foundation.options.mining_options import RULES, MiningOptions, is_chat
 from mnemoscope.foundation.progress import Progress
+from mnemoscope.foundation.reading import SOURCE
 from mnemoscope.models import IdTokens, LanguageModel
 from mnemoscope.models.proof.company import prove_long_rows
 from mnemoscope.models.tokens.chat_reader import chat_template
@@ -81,12 +85,22 @@ def open_text(spec: str | os.PathLike[str], like: MiningOptions | MiningPlan) ->
         split=like.cut if isinstance(like, MiningOptions) else like.split,
         chat=is_chat(like.text_field),
         skip_bad_rows=like.skip_bad_rows,
+        source_field=like.source_field,
     )
 
 
 def encoder_of(model: LanguageModel, like: MiningOptions | MiningPlan) -> tuple[Encoder, str, Render | None]:
     """The encoder of a run's texts, its fingerprint, and the renderer of chats, if any."""
     ids = like.ids_field is not None
+    if like.source_field is not None:
+        if model.sources is None:
+            raise OptionError("--source-field is of encoder-decoders; this model reads no source, so leave it out")
+        return PairEncoder(model), model.tokenizer_fingerprint, None
+    if model.sources is not None:
+        raise OptionError(
+            "this model reads a source and writes a text; give .jsonl or .parquet with a field for each, and name them"
+            " (--source-field, --text-field)"
+        )
     if is_chat(like.text_field) and not ids:
         chat = model.chat_reader()
         return chat, chat.fingerprint, chat.render
@@ -94,7 +108,23 @@ def encoder_of(model: LanguageModel, like: MiningOptions | MiningPlan) -> tuple[
         return model, model.tokenizer_fingerprint, None
     beginning, padding = model.beginning.token, model.ends.union(() if model.padding is None else [model.padding])
     made_of = f"ids after {beginning}" if ids else model.tokenizer_fingerprint
-    return IdTokens(beginning=beginning, padding=padding), made_of, None
+    return IdTokens(beginning=beginning, ending=model.reading.after, padding=padding), made_of, None
+
+
+@dataclass(frozen=True)
+class PairEncoder:
+    """Reads pairs of a source and a text."""
+
+    model: LanguageModel
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        sources, targets = zip(*(text.split(PAIR) for text in texts), strict=True)
+        assert self.model.sources is not None
+        both = zip(self.model.encode([*targets]), self.model.sources.encode([*sources]), strict=True)
+        return [[*target, SOURCE, *source] for target, source in both]
+
+    def offsets(self, text: str) -> list[tuple[int, int]]:
+        return self.model.offsets(text.split(PAIR)[1])
 
 
 def limit_note(source: Source, copy: TokenizedCorpus) -> str | None:

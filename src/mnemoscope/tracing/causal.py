@@ -135,11 +135,11 @@ def causal_check(
     stronger = np.ones((len(prefixes), controls))
     every: set[int] = set()
     missing = 0
-    for row, (words, following) in enumerate(prefixes):
-        sizes = contributions_of(model, words, [named.layer])[named.layer][model.asked[0]]
+    for row, (given, words, following) in enumerate(prefixes):
+        sizes = contributions_of(given, words, [named.layer])[named.layer][given.asked[0]]
         drawn = [draw_control(sizes, number, barred=(), generator=generator) for _ in range(controls)]
         others = sorted({other for other in drawn if other is not None})
-        change = _changes(model, words, following, named.layer, [number, *others], own_tokens, at=at)
+        change = _changes(given, words, following, named.layer, [number, *others], own_tokens, at=at)
         changes[row, 0] = change[0]
         for draw, other in enumerate(drawn, 1):
             if other is not None:
@@ -163,8 +163,10 @@ def causal_check(
 
 def _prefixes(
     model: LanguageModel, atlas: Atlas, memory: MemoryId, *, sign: int, count: int
-) -> list[tuple[list[int], int | None]]:
-    """Up to each trigger, or the whole sentence with it masked; and the token that stands behind it, or there."""
+) -> list[tuple[LanguageModel, list[int], int | None]]:
+    """The model, given the source of a trigger if it reads one; the tokens up to the trigger, or the whole sentence
+    with it masked; and the token that stands behind it, or there.
+    """
     rows, reading = atlas[memory].triggers(sign=sign), model.reading
     if rows.height == 0:
         kind = "above" if sign > 0 else "below"
@@ -175,14 +177,17 @@ def _prefixes(
     following = dict(zip(followed["prefix_group"].to_list(), followed[reading.spoken_of].to_list(), strict=True))
     rows = rows.filter(pl.col("rank") == pl.col("prefix_group")).sort("rank").head(count)
     places = rows.select("sentence", "position").rows()
-    prefixes, pairs = atlas.prefixes(places), []
+    prefixes, sources, pairs = atlas.prefixes(places), dict[int, list[int]](), []
+    if model.sources is not None:
+        stored = atlas.sentences(rows["sentence"].to_list(), columns=["sentence", "source_tokens"])
+        sources = dict(stored.iter_rows())
     if not reading.causal:
-        stored = dict(atlas.sentences([sentence for sentence, _ in places], columns=["sentence", "tokens"]).rows())
-        prefixes = [reading.context(np.array(stored[sentence]), position).tolist() for sentence, position in places]
-    for rank, words in zip(rows["rank"].to_list(), prefixes, strict=True):
+        whole = dict(atlas.sentences(rows["sentence"].to_list(), columns=["sentence", "tokens"]).iter_rows())
+        prefixes = [reading.context(np.array(whole[sentence]), position).tolist() for sentence, position in places]
+    for rank, sentence, words in zip(rows["rank"].to_list(), rows["sentence"].to_list(), prefixes, strict=True):
         if len(words) > model.longest or max(words) >= model.sizes.vocabulary:
             raise ModelDiffers(f"a trigger of {memory} cannot be read by {model.spec}; load the model that was mined")
-        pairs.append((words, following.get(rank)))
+        pairs.append((model.given(sources.get(sentence)), words, following.get(rank)))
     return pairs
 
 

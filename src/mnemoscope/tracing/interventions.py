@@ -99,13 +99,22 @@ def _overwrite(model: LanguageModel, changes: list[tuple[int, Intervention]], co
     return out
 
 
-def as_python(model: str, prompt: str, interventions: Interventions, *, opening: ModelOptions = AS_USUAL) -> str:
+def as_python(
+    model: str,
+    prompt: str,
+    interventions: Interventions,
+    *,
+    source: str | None = None,
+    opening: ModelOptions = AS_USUAL,
+) -> str:
     """A Python script that traces the prompt with these changes, and without them if there are any."""
     changes = counted_from(interventions_of(interventions), first_position(prompt))  # `intervene` knows no chat
     masked = f", mask={prompt.position}" if isinstance(prompt, MaskedPrompt) else ""
     lines = ["import mnemoscope as ms", "", opening.python_line(model), f"prompt = {prompt!r}"]
-    lines.append(f"print(ms.trace(model, prompt{masked}))")
+    given = "" if source is None else f", source={source!r}"
+    show = f"print(ms.trace(model, prompt{masked}{given}))"
+    lines.append(show)
     if changes:
         lines += ["", "changes = [", *(f"    {str(change)!r}," for change in changes), "]"]
-        lines += ["with ms.intervene(model, changes):", f"    print(ms.trace(model, prompt{masked}))"]
+        lines += ["with ms.intervene(model, changes):", f"    {show}"]
     return "\n".join(lines) + "\n"

@@ -47,8 +47,8 @@ class Step(Record):
 
 
 def ids_of(model: LanguageModel, tokens: list[int]) -> Tensor:
-    """The model's input: ids `[1, position]`, the beginning token first if there is one."""
-    return torch.tensor([model.reading.frame(tokens)], device=model.device)
+    """The model's input: ids `[1, position]`, in the model's frame, with the source of an encoder-decoder."""
+    return torch.tensor([model.reading.row(tokens)], device=model.device)
 
 
 def read_predictions(

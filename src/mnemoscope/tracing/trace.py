@@ -127,6 +127,7 @@ def trace(
     model: LanguageModel,
     prompt: Prompt,
     *,
+    source: str | None = None,
     mask: int | None = None,
     top: int = 10,
     memories: int = 10,
@@ -142,6 +143,7 @@ def trace(
     Args:
         model: A LanguageModel, or a name that `load_model` takes.
         prompt: Plain text, read as mining reads a sentence, or the messages of a chat.
+        source: What an encoder-decoder reads; the prompt is its text so far.
         mask: The own token that a masked model does not see; below 0 from the end. `mask_each` takes all in turn.
         top: Predictions of each stream.
         memories: Dominant memories of each layer and position, at most, by `|m_i|` norm(v_i).
@@ -149,6 +151,7 @@ def trace(
     """
     TraceOptions.check(locals())
     check_wide_numbers(model)
+    model = model.given(source)
     prompt, changes = model.prompt_text(prompt, mask=mask), interventions_of(interventions, of=model)
     tokens, at_first = model.prompt_tokens(prompt), first_position(prompt)
     masked = None if model.reading.causal else model.reading.asked(tokens) + at_first
@@ -169,8 +172,14 @@ def trace(
         positions.append(Position(j + at_first, Token(token, texts[token]), final, residual, output))
     first = model.beginning.token
     beginning = None if first is None else Token(first, texts[first])
-    options = {"top": top, "memories": memories, "interventions": list(map(str, changes))}
-    origin = made_by(model=model.fingerprint, atlas=None, options=options_of(prompt) | options, seed=None)
+    options = {
+        **options_of(prompt),
+        **({} if source is None else {"source": source}),
+        "top": top,
+        "memories": memories,
+        "interventions": list(map(str, changes)),
+    }
+    origin = made_by(model=model.fingerprint, atlas=None, options=options, seed=None)
     all_of_it = tuple(positions), places, sums, changes, origin
     return Trace(model.spec, model.fingerprint, str(prompt), beginning, *all_of_it, own_tokens(prompt), masked)
 

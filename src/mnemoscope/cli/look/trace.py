@@ -40,7 +40,7 @@ def trace(options: TraceOptions, *, json: bool) -> None:
     from mnemoscope import tracing
     from mnemoscope.tracing.predictions import check_continues
 
-    loaded = load_shown(model, options.loading)
+    loaded = load_shown(model, options.loading).given(options.source)
     if options.mask == EACH:
         each = tracing.mask_each(loaded, loaded.prompt_text(given), top=options.top)
         with tracing.for_terminal(terminal_columns()):
@@ -53,7 +53,7 @@ def trace(options: TraceOptions, *, json: bool) -> None:
     )
     if options.generate:
         check_continues(loaded)
-    script = tracing.as_python(model, asked, parsed, opening=options.loading.opening)
+    script = tracing.as_python(model, asked, parsed, source=options.source, opening=options.loading.opening)
     drawn = {}
     if figure1 is not None and out is not None:
         picture = pictures.figure1(loaded, asked, figure1, position=position, interventions=parsed)

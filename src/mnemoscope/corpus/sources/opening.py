@@ -106,36 +106,42 @@ def open_source(
     split: str = "sentence",
     chat: bool = False,
     skip_bad_rows: int = 0,
+    source_field: str | None = None,
 ) -> Source:
     """The source of `spec`: `builtin:pydocs[:stdlib]`, `hub:DATASET[:CONFIG[:SPLIT]]`, a file or a glob.
 
     `text_field` is the field of a row (JSON lines, Parquet, hub) that holds its text; with `chat` it holds messages.
-    `ids_field` holds token ids instead; the text is then the ids in decimal, joined by spaces. With `split` `line`,
-    every line of a `.txt` is a document. At most `skip_bad_rows` bad rows are skipped. Raises OptionError for an
-    unknown split or ids in a text without fields, CorpusNotFound, CorpusUnreadable for a file with an unknown ending.
+    `source_field` holds the source that it is read with. `ids_field` holds token ids instead; the text is then the ids
+    in decimal, joined by spaces. With `split` `line`, every line of a `.txt` is a document. At most `skip_bad_rows` bad
+    rows are skipped. Raises OptionError for an unknown split, or fields of a text that has none, CorpusNotFound,
+    CorpusUnreadable for a file with an unknown ending.
     """
     check_split(split)
     bad = BadRows(skip_bad_rows)
     field = RowField(text_field, chat=chat, bad=bad) if ids_field is None else RowField(ids_field, ids=True, bad=bad)
+    if source_field is not None:
+        field = replace(field, source=RowField(source_field, bad=bad, flag="--source-field"))
     if spec.startswith("builtin:"):
-        if field.ids:
-            raise _no_fields(spec)
+        if field.ids or field.source is not None:
+            raise _no_fields(spec, field)
         return _built_in(spec)
     if spec.startswith("hub:"):
         return _hub(spec, field=field)
     return _files(spec, field=field, split=split)
 
 
-def _no_fields(what: str) -> OptionError:
+def _no_fields(what: str, field: RowField) -> OptionError:
+    option = (field.source or field).option
     return OptionError(
-        f"{what} is plain text, which has no fields; --ids-field goes with .jsonl, .parquet and hub:DATASET"
+        f"{what} is plain text, which has no fields; {option} goes with .jsonl, .parquet and hub:DATASET"
     )
 
 
 def _identity(field: RowField) -> dict[str, object]:
     options = {"chat": True} if field.chat else {}
     passed = {"skip_bad_rows": field.bad.most} if field.bad.most else {}
-    return {"ids_field" if field.ids else "text_field": field.name, **options, **passed}
+    sources = {} if field.source is None else {"source_field": field.source.name}
+    return {"ids_field" if field.ids else "text_field": field.name, **sources, **options, **passed}
 
 
 def _built_in(spec: str) -> Source:
@@ -171,8 +177,8 @@ def _hub(spec: str, *, field: RowField) -> Source:
 def _files(spec: str, *, field: RowField, split: str) -> Source:
     paths = _matching_files(spec)
     endings = [_ending(path) for path in paths]
-    if field.ids and ".txt" in endings:
-        raise _no_fields(str(paths[endings.index(".txt")]))
+    if (field.ids or field.source is not None) and ".txt" in endings:
+        raise _no_fields(str(paths[endings.index(".txt")]), field)
     stats = [path.stat() for path in paths]
 
     def read(meter: Meter, row_field: RowField) -> Iterator[Piece]:

@@ -93,10 +93,12 @@ def read_parquet(path: Path, meter: Meter, *, field: RowField) -> Iterator[Piece
         with path.open("rb") as raw:
             check_fetched(path, raw.read(64))
         with pq.ParquetFile(path, memory_map=False, pre_buffer=False) as file:
-            _check_column(path, file.schema_arrow, field)
-            names = [field.name, *([field.mask] if field.ids else [])]
+            fields = [field, *([] if field.source is None else [field.source])]
+            for each in fields:
+                _check_column(path, file.schema_arrow, each)
+            names = [*(each.name for each in fields), *([field.mask] if field.ids else [])]
             rows, size, row = max(1, file.metadata.num_rows), path.stat().st_size, 0
-            together = _rows_together(path, file.metadata, field)
+            together = min(_rows_together(path, file.metadata, each) for each in fields)
             for batch in file.iter_batches(batch_size=together, columns=names, use_threads=False):
                 for values in zip(*batch.columns, strict=True):
                     row += 1

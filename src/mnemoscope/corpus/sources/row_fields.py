@@ -20,6 +20,9 @@ LISTED = 1_000
 _MOST = 1 << 31
 """Bound of ids without a model: no head has so many rows."""
 
+PAIR = "\x1d"
+"""Stands between a source and the text that is read with it, which are one text here: identity is that of the pair."""
+
 Render = Callable[[list[Any]], str]
 
 
@@ -49,7 +52,8 @@ class BadRows:
 @dataclass(frozen=True)
 class RowField:
     """The field of a row that holds its text, its token ids (`ids`), or messages (`chat`), which `render` makes a text.
-    A name with dots is a field within fields, unless a field has that very name.
+    A name with dots is a field within fields, unless a field has that very name. With a `source` field the text is a
+    pair, `PAIR` between the two.
     """
 
     name: str
@@ -58,10 +62,12 @@ class RowField:
     chat: bool = False
     render: Render | None = None
     bad: BadRows = field(default_factory=BadRows)
+    source: "RowField | None" = None
+    flag: str = "--text-field"
 
     @property
     def option(self) -> str:
-        return "--ids-field" if self.ids else "--text-field"
+        return "--ids-field" if self.ids else self.flag
 
     @property
     def mask(self) -> str:
@@ -70,10 +76,20 @@ class RowField:
     def text_of(self, row: object, place: str) -> str | None:
         """The text of a row; None for a skipped one. `place` names it in errors."""
         try:
-            return self._text_of(row, place)
+            text = self._text_of(row, place)
+            return text if self.source is None or not text else self.source.pair_with(text, row, place)
         except BadRow as wrong:
             self.bad.pass_over(place, wrong)
             return None
+
+    def pair_with(self, text: str, row: object, place: str) -> str:
+        """A row's text behind this field, its source."""
+        source = self._text_of(row, place)
+        if not source or source.isspace():
+            raise BadRow(f"{place}: field {self.name!r} is empty; a pair needs a source")
+        if PAIR in source + text:
+            raise BadRow(f"{place} holds the character U+001D, which separates source and text here; leave it out")
+        return f"{source}{PAIR}{text}"
 
     def _text_of(self, row: object, place: str) -> str:
         if not isinstance(row, dict):

@@ -15,16 +15,21 @@ from mnemoscope.corpus.sources.sentences import cut_windows
 from mnemoscope.corpus.tokenized.duplicates import text_hashes
 from mnemoscope.corpus.tokenized.tokenized_corpus import Integers
 from mnemoscope.errors import CorpusUnreadable, ModelDamaged, PromptError
+from mnemoscope.foundation.reading import SOURCE
 
-RECORD = np.dtype([("hash", "<u8", (2,)), ("document", "<i8"), ("text", "<u4"), ("tokens", "<u4")])
-"""One occurrence of a sentence: hash, document, bytes of text, number of tokens."""
+RECORD = np.dtype([("hash", "<u8", (2,)), ("document", "<i8"), ("text", "<u4"), ("tokens", "<u4"), ("source", "<u4")])
+"""One occurrence of a sentence: hash, document, bytes of text, number of tokens, and of those of its source, which
+stand behind them.
+"""
 
 
 class Encoder(Protocol):
     """What the corpus needs of a tokenizer. Adds no special tokens; called from several threads."""
 
     def encode(self, texts: list[str], /) -> Sequence[Sequence[int]]:
-        """The token ids of every text; they are read once, in order."""
+        """The token ids of every text; they are read once, in order. Those of a pair are the text's, SOURCE, and the
+        source's.
+        """
 
     def offsets(self, text: str, /) -> Sequence[tuple[int, int]]:
         """The span of characters of every token of one text."""
@@ -57,19 +62,31 @@ def encode_batch(
         flat = np.fromiter(chain.from_iterable(each(encoder.encode(texts))), np.int64)
     except PromptError as error:
         raise CorpusUnreadable(f"documents from {documents[0]} on cannot be tokenised: {error}") from None
-    windows, without_tokens = 0, lengths.count(0)
-    if without_tokens or max(lengths) > longest:
+    windows, without_tokens, sources = 0, lengths.count(0), np.zeros(len(texts), np.int64)
+    if len(places := np.flatnonzero(flat == SOURCE)):
+        sources = np.cumsum(lengths) - places - 1
+        own = np.array(lengths) - sources - 1
+        if len(longer := np.flatnonzero(own > longest)):
+            raise CorpusUnreadable(
+                f"document {documents[longer[0]]} has {own[longer[0]]:,} tokens, but the model reads at most"
+                f" {longest:,}, and a pair is not cut; shorten it, or leave it out"
+            )
+        kept, without_tokens = own > 0, int((own == 0).sum())
+        flat = flat[np.repeat(kept, lengths) & (flat != SOURCE)]
+        texts, documents = ([one for one, keep in zip(each, kept, strict=True) if keep] for each in (texts, documents))
+        lengths, sources = own[kept].tolist(), sources[kept]
+    elif without_tokens or max(lengths) > longest:
         parts, windows = _cut(encoder, texts, flat, lengths, longest=longest)
         texts, tokens, places = [part[0] for part in parts], [part[1] for part in parts], [part[2] for part in parts]
         flat, lengths = np.concatenate([flat[:0], *tokens]), list(map(len, tokens))
-        documents = [documents[place] for place in places]
+        documents, sources = [documents[place] for place in places], np.zeros(len(texts), np.int64)
     wrong = np.flatnonzero((flat < 0) | (flat >= vocabulary))
     if len(wrong):
-        ends = np.cumsum(lengths)
+        ends = np.cumsum(lengths + sources)
         at = int(np.searchsorted(ends, wrong[0], side="right"))
-        spans, place = encoder.offsets(texts[at]), int(wrong[0] - ends[at]) + lengths[at]
+        spans, place = encoder.offsets(texts[at]), int(wrong[0] - ends[at] + lengths[at] + sources[at])
         # A window's text may encode to other tokens than those that were cut.
-        named = f" ({texts[at][slice(*spans[place])]!r})" if len(spans) == lengths[at] else ""
+        named = f" ({texts[at][slice(*spans[place])]!r})" if len(spans) == lengths[at] and not sources[at] else ""
         raise ModelDamaged(
             f"token id {flat[wrong[0]]}{named} is beyond the {vocabulary} rows of the model's head "
             f"(document {documents[at]}, sentence {texts[at][:60]!r}); use the tokenizer that belongs to the model"
@@ -79,7 +96,7 @@ def encode_batch(
     records["hash"] = text_hashes(texts)
     records["document"] = documents
     records["text"] = [len(one) for one in packed]
-    records["tokens"] = lengths
+    records["tokens"], records["source"] = lengths, sources
     return EncodedBatch(b"".join(packed), flat.astype("<i4"), records, windows, without_tokens)
 
 

@@ -113,7 +113,7 @@ def _write_columns(
         files = {name: stack.enter_context((directory / f"{name}.bin").open("wb")) for name in COLUMNS}
         for records, first, times in _distinct(directory, repeats):
             text_ends = text_at + np.cumsum(records["text"], dtype=np.int64)
-            token_ends = token_at + np.cumsum(records["tokens"], dtype=np.int64)
+            token_ends = token_at + np.cumsum(records["tokens"].astype(np.int64) + records["source"])
             text_at, token_at = int(text_ends[-1]), int(token_ends[-1])
             lengths = records["tokens"][first].astype(np.int64)
             out = held[classes[records["document"][first]]]
@@ -127,8 +127,9 @@ def _write_columns(
             columns = {
                 "text_starts": text_ends[first] - records["text"][first],
                 "text_lengths": records["text"][first],
-                "token_starts": token_ends[first] - records["tokens"][first],
+                "token_starts": token_ends[first] - lengths - records["source"][first],
                 "lengths": lengths,
+                "source_lengths": records["source"][first],
                 "documents": records["document"][first],
                 "multiplicity": times,
                 "held_out": out,

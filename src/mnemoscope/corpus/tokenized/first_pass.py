@@ -82,6 +82,8 @@ class ReadCounts:
     tokens: int = 0
     text_bytes: int = 0
     without_tokens: int = 0
+    source_tokens: int = 0
+    """Tokens of sources, beside `tokens`."""
 
 
 @final
@@ -160,5 +162,6 @@ class FirstPass:
         self.counts.windows += batch.windows
         self.counts.without_tokens += batch.without_tokens
         self.counts.occurrences += len(batch.records)
-        self.counts.tokens += len(batch.tokens)
+        self.counts.source_tokens += int(batch.records["source"].sum())
+        self.counts.tokens += int(batch.records["tokens"].sum())
         self.counts.text_bytes += len(batch.text)

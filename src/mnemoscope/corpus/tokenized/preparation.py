@@ -30,7 +30,7 @@ from mnemoscope.errors import CorpusEmpty, CorpusUnreadable
 from mnemoscope.foundation.files import file_entry, flush, json_bytes, read_object, remove_strays, storing, write_json
 from mnemoscope.foundation.progress import NOTE, Progress, ignore_progress
 
-FORMAT = 3
+FORMAT = 4
 FIRST_LOOK = 65_536
 """With a cap, the corpus is finalized after so many sentences and again whenever their number has doubled."""
 
@@ -153,6 +153,8 @@ class _Preparation:
         counts = {name: count for name, count in asdict(final).items() if name != "reached"}
         counts |= {name: getattr(read, name) for name in _READ_COUNTS}
         counts |= {"duplicates": read.occurrences - final.sentences, "read_whole": whole}
+        if read.source_tokens:
+            counts["source_tokens"] = read.source_tokens
         if source.draw is not None:
             counts["documents_passed_over"] = source.meter.passed_over
         if source.rows.bad.most:

@@ -20,6 +20,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from mnemoscope.corpus.sources.row_fields import PAIR
 from mnemoscope.errors import OptionError, StoreFailed
 from mnemoscope.foundation.files import storing
 
@@ -28,6 +29,7 @@ COLUMNS = {
     "text_lengths": "<i8",
     "token_starts": "<i8",
     "lengths": "<i4",
+    "source_lengths": "<i4",
     "documents": "<i8",
     "multiplicity": "<u4",
     "held_out": "?",
@@ -104,6 +106,7 @@ class TokenizedCorpus:
         self.mined_lengths: NDArray[np.int32] = self._columns["mined_lengths"].array
         self.held: Integers = self._columns["held"].array
         self.sentences: int = len(self.lengths)
+        self.has_sources = bool(self.counts.get("source_tokens"))
 
     @property
     def validation(self) -> Integers | TokenizedCorpus:
@@ -115,7 +118,27 @@ class TokenizedCorpus:
         start = self._at("token_starts", sentence)
         return self._tokens.array[start : start + int(self.lengths[sentence])]
 
+    def source_lengths(self, sentences: NDArray[Any]) -> Integers:
+        """How many tokens the sentences' sources have; 0 without."""
+        return np.array(self._columns["source_lengths"].array[sentences], np.int64)
+
+    def sources(self, sentences: NDArray[Any]) -> list[NDArray[np.int32]] | None:
+        """The token ids of the sentences' sources, `[token]` each; None for a text without sources."""
+        if not self.has_sources:
+            return None
+        ends = [self._at("token_starts", one) + int(self.lengths[one]) for one in sentences.tolist()]
+        return [
+            self._tokens.array[end : end + length]
+            for end, length in zip(ends, self.source_lengths(sentences).tolist(), strict=True)
+        ]
+
     def text(self, sentence: int) -> str:
+        return self._whole_text(sentence).rpartition(PAIR)[2] if self.has_sources else self._whole_text(sentence)
+
+    def source_text(self, sentence: int) -> str:
+        return self._whole_text(sentence).partition(PAIR)[0]
+
+    def _whole_text(self, sentence: int) -> str:
         start = self._at("text_starts", sentence)
         length = int(self._columns["text_lengths"].array[sentence])
         return self._text.array[start : start + length].tobytes().decode()
@@ -138,6 +161,7 @@ class TokenizedCorpus:
             batch_tokens=batch_tokens,
             extra=extra,
             boundaries=boundaries,
+            sources=self.source_lengths(self.mined) if self.has_sources else None,
         )
         self.release()
         return planned
@@ -177,13 +201,14 @@ def plan_batches(
     window: int = WINDOW,
     extra: int = 1,
     boundaries: Sequence[int] = (),
+    sources: Integers | None = None,
 ) -> Batches:
     """The batches of the sentences `ids` (ascending) with token counts `lengths`, kept mapped in `directory`.
 
     No batch crosses a window of `window` sentences, has more than `batch_tokens` positions (padding and `extra`
     included) unless it is one sentence, has rows on both sides of a boundary, or is padding by more than a twentieth.
     `extra` is how many tokens frame each sentence; it counts towards `boundaries`, which ascend. The
-    result depends on the arguments alone.
+    `sources` of a batch have one number of tokens. The result depends on the arguments alone.
     """
     if batch_tokens < 1 or window < 1:
         raise OptionError(f"batches of {batch_tokens} positions in windows of {window}: both must be at least 1")
@@ -192,9 +217,11 @@ def plan_batches(
     with storing(directory), files[0].open("wb") as orders, files[1].open("wb") as ends:
         for start in range(0, len(lengths), window):
             widths = np.asarray(lengths[start : start + window], np.int64) + extra
-            order = np.argsort(widths, kind="stable")
+            beside = np.zeros_like(widths) if sources is None else sources[start : start + window]
+            order = np.lexsort((beside, widths))
             widths = widths[order]
-            edges = np.unique([0, *np.searchsorted(widths, boundaries, side="right"), len(widths)])
+            changes = np.flatnonzero(np.diff(beside[order])) + 1
+            edges = np.unique([0, *np.searchsorted(widths, boundaries, side="right"), *changes, len(widths)])
             cuts = np.concatenate([_cut(widths[a:b], batch_tokens) + a for a, b in pairwise(edges)])
             orders.write(ids[start : start + window][order].astype("<i8").tobytes())
             ends.write((cuts + written).astype("<i8").tobytes())

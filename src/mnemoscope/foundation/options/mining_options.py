@@ -152,6 +152,12 @@ class MiningOptions(DeclaredOptions):
     ids_field: str | None = option(
         None, "Read token ids in this field of JSONL or Parquet, not text.", metavar="NAME", planned="alike"
     )
+    source_field: str | None = option(
+        None,
+        "The field of the source that an encoder-decoder reads the text with.",
+        metavar="NAME",
+        planned="alike",
+    )
     name: str | None = option(None, "The model's name as readers see it.", planned=False)
     text_name: str | None = option(None, "The text's name as readers see it.", metavar="NAME", planned=False)
     skip_bad_rows: int = option(0, "Skip at most so many rows without a text, and list them.", least=0, planned="alike")
@@ -171,11 +177,14 @@ class MiningOptions(DeclaredOptions):
                 f"--text-field {self.text_field!r} and --ids-field {self.ids_field!r}: a row is read as one of the two;"
                 " leave one out"
             )
+        if self.source_field is not None and (self.ids_field is not None or is_chat(self.text_field)):
+            raise OptionError("--source-field goes with a field of text, not with token ids or messages; leave one out")
 
     @property
     def cut(self) -> str:
-        """How documents are cut into sentences: by `split`; token ids and chats are not cut."""
-        return "document" if self.ids_field is not None or is_chat(self.text_field) else self.split
+        """How documents are cut into sentences: by `split`; token ids, chats and pairs are not cut."""
+        whole = self.ids_field is not None or self.source_field is not None or is_chat(self.text_field)
+        return "document" if whole else self.split
 
     @property
     def share(self) -> tuple[int, int] | None:
@@ -190,6 +199,7 @@ class InspectOptions(ModelArgument):
     split: str = like(MiningOptions, "split")
     text_field: str = like(MiningOptions, "text_field")
     ids_field: str | None = like(MiningOptions, "ids_field")
+    source_field: str | None = like(MiningOptions, "source_field")
     skip_bad_rows: int = like(MiningOptions, "skip_bad_rows")
     sample: float | None = like(MiningOptions, "sample")
     seed: int = like(MiningOptions, "seed", help="Of the sample, as for mine.")

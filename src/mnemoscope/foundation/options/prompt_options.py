@@ -1,5 +1,6 @@
 """The options of the verbs that run a model on prompts: trace, attribute, diff, audit. Needs no torch."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ class ChatOptions(DeclaredOptions):
 
 
 def _check_mask(mask: str | int) -> None:
-    if mask != EACH and not str(mask).removeprefix("-").isdecimal():
+    if mask != EACH and re.fullmatch("-?[0-9]{1,9}", str(mask)) is None:
         raise OptionError(f"--mask {mask!r} is impossible; it must be the number of a position, or {EACH}")
 
 
@@ -79,6 +80,7 @@ class TraceOptions(ModelArgument):
     temperature: float = option(0.0, "Of that continuation; 0 always takes the best token.", metavar="T", least=0)
     seed: int = option(0, "Of a continuation with a temperature above 0.", least=0)
     position: int | None = option(None, "The position whose layers are shown.", instead="the last")
+    source: str | None = option(None, "What an encoder-decoder reads; PROMPT is its text so far.", metavar="TEXT")
     asked: ChatOptions
     whole: bool = option(False, "Positions count the whole chat, not only its last message.")
     top: int = option(10, "Predictions of each stream (--json gives all).", metavar="K", least=1)
@@ -115,6 +117,7 @@ class AttributeOptions(ModelArgument):
     against: str | None = option(None, "The word it is compared with.", metavar="TEXT|mean", instead="the next best")
     prompts: Path | None = option(None, "JSONL of prompt (or messages), for, against: what they share.", metavar="FILE")
     position: int | None = option(None, "The position whose next token is asked about.", instead="the last")
+    source: str | None = like(TraceOptions, "source")
     mask: int | None = option(
         None,
         "The own token that a masked model does not see (without it PROMPT holds the mask token, once).",
@@ -139,7 +142,7 @@ class AttributeOptions(ModelArgument):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_prompts(self, "target", "against", "position", "mask", "chat", "edges", "graph")
+        _check_prompts(self, "source", "target", "against", "position", "mask", "chat", "edges", "graph")
 
 
 class DiffOptions(ModelArgument):
@@ -150,6 +153,7 @@ class DiffOptions(ModelArgument):
     target: str | None = option(None, "The second's answer.", flag="--for", metavar="TEXT", instead="its prediction")
     against: str | None = option(None, "The first's answer.", metavar="TEXT", instead="its prediction")
     prompts: Path | None = option(None, "JSONL of prompt (or messages), for, against, other_prompt.", metavar="FILE")
+    source: str | None = like(TraceOptions, "source")
     mask: int | None = like(AttributeOptions, "mask")
     asked: ChatOptions
     both: bool = option(False, "List those that pushed the other way, too.")
@@ -170,7 +174,7 @@ class DiffOptions(ModelArgument):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_prompts(self, "other_prompt", "target", "against", "mask", "chat", "generate")
+        _check_prompts(self, "source", "other_prompt", "target", "against", "mask", "chat", "generate")
         if self.prompts is None and [self.other, self.other_adapter, self.other_prompt].count(None) != 2:
             raise OptionError("give one of --other, --other-adapter and --other-prompt")
         two_prompts = self.other is None and self.other_adapter is None

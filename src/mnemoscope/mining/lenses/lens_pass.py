@@ -49,7 +49,7 @@ from mnemoscope.mining.passes.vectors.values import ValuePass
 from mnemoscope.mining.steps import join_pieces
 from mnemoscope.mining.text.batches import Ints
 from mnemoscope.models import LanguageModel
-from mnemoscope.models.forward.batches import pack, pad
+from mnemoscope.models.forward.batches import pack, pad, texts_in
 from mnemoscope.models.forward.hooks import Block
 from mnemoscope.models.object_state import check_unchanged, hold_model
 from mnemoscope.models.readout.read_directions import input_embeddings
@@ -74,6 +74,7 @@ class LensBatch:
 
     rows: list[Ints]
     judged: bool
+    sources: list[Ints] | None
 
 
 class LensText:
@@ -83,7 +84,9 @@ class LensText:
 
     def __init__(self, directory: Path, *, area: int, seed: int, most: int, boundaries: Sequence[int] = ()) -> None:
         paths = sorted((directory / "sentences").glob("part-*.parquet"))
-        table = pl.read_parquet(paths, columns=["document", "tokens", "held_out"], glob=False)
+        pairs = "source_tokens" in pl.read_parquet_schema(paths[0])
+        names = ["document", "tokens", "held_out", *(["source_tokens"] if pairs else [])]
+        table = pl.read_parquet(paths, columns=names, glob=False)
         table = table.filter(~pl.col("held_out"), pl.col("tokens").list.len() > 1)
         if table.is_empty():
             raise AtlasUnfinished(
@@ -95,6 +98,8 @@ class LensText:
         kept = np.sort(order[: max(1, within)])
         documents, sizes = table["document"].to_numpy()[kept], lengths[kept]
         tokens = table["tokens"].gather(kept)
+        sources = table["source_tokens"].gather(kept) if pairs else None
+        beside = np.zeros_like(sizes) if sources is None else sources.list.len().to_numpy().astype(np.int64)
         self.tokens = int(sizes.sum())
         # The rule must not depend on which documents are stored, and neighbours in number are neighbours in the text.
         lot = documents * 2654435761 % 2**32
@@ -106,24 +111,26 @@ class LensText:
                 f"the mined sentences of {directory} for fitting a lens come from one document, which cannot also "
                 "judge it, so nothing is stored; mine more documents, or raise --max-tokens"
             )
-        by_length = np.lexsort((sizes, judged))
+        by_length = np.lexsort((beside, sizes, judged))
         apart = judged * (1 + len(boundaries)) + np.searchsorted(boundaries, sizes)
+        apart = apart * (1 + beside.max()) + beside
         cuts = pack(sizes[by_length] + 1, area=area, rows=BUDGET.lens_sentences, apart=apart[by_length])
         batches = []
         for cut in cuts:
             places = by_length[cut]
             rows = [tokens[int(place)].to_numpy().astype(np.int64) for place in places]
-            batches.append(LensBatch(rows, bool(judged[places[0]])))
+            given = None if sources is None else [sources[int(place)].to_numpy().astype(np.int64) for place in places]
+            batches.append(LensBatch(rows, bool(judged[places[0]]), given))
         self.batches = [batches[place] for place in np.random.default_rng((seed, 11)).permutation(len(batches))]
 
     def facts(self) -> dict[str, Any]:
         return {"tokens": self.tokens, "batches": len(self.batches)}
 
 
-def read_streams(model: LanguageModel, rows: list[Ints], layers: tuple[int, ...]) -> tuple[dict[int, Tensor], Tensor]:
+def read_streams(model: LanguageModel, batch: LensBatch, layers: tuple[int, ...]) -> tuple[dict[int, Tensor], Tensor]:
     """The stream that enters every layer, and the final one, `[position, hidden]` each, at the rows' own tokens."""
-    ids = pad(rows, model)
-    inside = torch.from_numpy(model.reading.inside(np.array([len(row) for row in rows]), ids.shape[1]))
+    ids, lengths = pad(batch.rows, model, batch.sources), np.array([len(row) for row in batch.rows])
+    inside = torch.from_numpy(model.reading.inside(lengths, texts_in(ids, model.reading).shape[1]))
     kept: dict[int, Tensor] = {}
 
     def keep(layer: int, block: Block) -> None:
@@ -244,7 +251,7 @@ class LensFit:
 
         def take(number: int) -> None:
             batch = text.batches[number]
-            streams, final = read_streams(worker.model, batch.rows, layers)
+            streams, final = read_streams(worker.model, batch, layers)
             fit.add(np.concatenate(batch.rows), streams, final, judged=batch.judged)
 
         train(worker, "lens ridge", take, steps=len(text.batches), state=fit.state())
@@ -257,7 +264,7 @@ class LensFit:
         fit = TunedFit(worker.model, self.lenses(worker.run)["ridge"], seed=worker.plan.seed)
 
         def take(number: int) -> None:
-            streams, final = read_streams(worker.model, text.batches[number % len(text.batches)].rows, layers)
+            streams, final = read_streams(worker.model, text.batches[number % len(text.batches)], layers)
             fit.step(number, streams, final)
 
         train(worker, "lens tuned", take, steps=STEPS, state=fit.state())

@@ -83,10 +83,11 @@ class MemorisedPass:
 
 
 def draw_documents(worker: Worker, _: int) -> None:
-    """Reads the text again and notes the documents drawn; none for a model with a shorter context. Raises
+    """Reads the text again and notes the documents drawn; none for a model with a shorter context or a source. Raises
     CorpusNotFound if the text has moved, PlanDiffers for another text, and what reading a text raises.
     """
-    documents = find_documents(worker) if worker.model.longest >= MEMORISED_TOKENS else []
+    asked = worker.model.longest >= MEMORISED_TOKENS and worker.plan.source_field is None
+    documents = find_documents(worker) if asked else []
     worker.note(DRAWING, {"documents": [asdict(one) for one in documents]})
 
 

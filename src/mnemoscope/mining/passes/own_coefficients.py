@@ -45,7 +45,7 @@ class OwnPass:
             {"own": self._own},
             stage="own coefficients",
             unit="sentences",
-            parts=self._runs.deepest,
+            parts=self._runs.parts,
         )
 
     def _targets(self, layer: int) -> pl.DataFrame:

@@ -159,14 +159,17 @@ def plan_prefixes(
     model, sentences = worker.model, sentences_of(worker)
     reading = model.reading
     lengths = reading.columns(reading.context_length(position, sentences.lengths_of(sentence)))
-    order = np.argsort(lengths, kind="stable")
-    lengths = lengths[order]
-    cuts = cut_prefixes(lengths, area=area or worker.plan.batch_tokens, weights=weights, apart=sides(model, lengths))
+    sources = sentences.source_lengths_of(sentence)
+    order = np.lexsort((sources, lengths))
+    lengths, sources = lengths[order], sources[order]
+    apart = sides(model, lengths) * (1 + sources.max(initial=0)) + sources
+    cuts = cut_prefixes(lengths, area=area or worker.plan.batch_tokens, weights=weights, apart=apart)
 
     def step(items: slice) -> None:
         prefixes = order[items]
         places = zip(sentence[prefixes].tolist(), position[prefixes].tolist(), strict=True)
-        ids = pad([reading.context(sentences.of(one), last, seen=seen) for one, last in places], model)
+        texts = [reading.context(sentences.of(one), last, seen=seen) for one, last in places]
+        ids = pad(texts, model, sentences.sources(sentence[prefixes]))
         rows = PrefixRows(prefixes, ids, torch.from_numpy(reading.column(position[prefixes])), items)
         with torch.inference_mode():
             columns = read(rows)

@@ -61,11 +61,13 @@ class ShortenedRuns:
         side = sides(model, model.reading.columns(requests["length"].to_numpy()))
         asked, one = requests.with_columns(side=side).with_row_index("number"), ("sentence", "gap", "side")
         runs = asked.group_by(one).agg(pl.col("layer").max(), pl.col("length").max())
-        self._runs = runs.sort("layer", "length", *one)
+        beside = pl.Series("source", sentences.source_lengths_of(runs["sentence"].to_numpy()))
+        self._runs = runs.with_columns(beside).sort("layer", "length", "source", *one)
         numbered = self._runs.select(one).with_row_index("run")
         self._asked = asked.join(numbered, on=one).sort("run", "number").cast(pl.Int64)
         self.lengths = model.reading.columns(self._runs["length"].to_numpy())
-        self.deepest = self._runs["layer"].to_numpy()
+        sources = self._runs["source"].to_numpy()
+        self.parts = self._runs["layer"].to_numpy() * (1 + sources.max(initial=0)) + sources
 
     def take(self, items: slice, see: See) -> None:
         rows = []
@@ -74,7 +76,7 @@ class ShortenedRuns:
             if gap < WHOLE:
                 tokens = self._model.reading.context(tokens, mask_gap(gap))
             rows.append((np.delete(tokens, gap) if gap >= 0 else tokens)[:length])
-        ids = pad(rows, self._model)
+        ids = pad(rows, self._model, self._sentences.sources(self._runs["sentence"][items].to_list()))
         begin, end = np.searchsorted(self._asked["run"].to_numpy(), (items.start, items.stop))
         asked = self._asked[begin:end].with_columns(pl.col("run") - items.start)
 
@@ -174,7 +176,7 @@ class RemovalPass:
             self._answers,
             stage="removals",
             unit="sentences",
-            parts=self._runs.deepest,
+            parts=self._runs.parts,
         )
 
     def _answer(self, layer: int, asked: dict[str, Ints], coefficients: Tensor) -> None:

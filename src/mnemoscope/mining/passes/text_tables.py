@@ -80,7 +80,8 @@ def write_random_sentences(worker: Worker, drawn: Sequence[Ints]) -> None:
     lacking = np.setdiff1d(np.concatenate(drawn), pa.concat_tables(there)["sentence"].to_numpy())
     parts = worker.run.parts
     pieces = _sentences(parts, lacking) if parts else sentence_rows(worker.copy, lacking)
-    columns = TABLES["random_sentences"].columns
+    names = there[0].column_names + (["source", "source_tokens"] if worker.plan.source_field else [])
+    columns = TABLES["random_sentences"].columns_beside(names)
     tables = [one if isinstance(one, pa.Table) else pa.table(one, schema=columns) for one in pieces]
     worker.write("random_sentences", columns_of(pa.concat_tables([columns.empty_table(), *tables]).combine_chunks()))
 

@@ -53,7 +53,7 @@ class TokenActivationPass:
             self._answers,
             stage="token activations",
             unit="sentences",
-            parts=self._runs.deepest,
+            parts=self._runs.parts,
         )
 
     def take(self, items: slice) -> None:

@@ -28,7 +28,7 @@ from mnemoscope.mining.steps import Answers, empty_answers
 from mnemoscope.mining.text.batches import Ints
 from mnemoscope.mining.text.trigger_table import NamedSentences, sentences_of
 from mnemoscope.models import LanguageModel
-from mnemoscope.models.forward.batches import pad
+from mnemoscope.models.forward.batches import pad, texts_in
 from mnemoscope.models.forward.hooks import Block, overwrite_coefficients, read_final
 from mnemoscope.models.forward.partial_forward import PartialForward
 from mnemoscope.runs.workers.worker import Worker
@@ -77,10 +77,11 @@ class LossForward:
 
     @classmethod
     def of(cls, model: LanguageModel, text: HeldOut, rows: Ints, sentences: NamedSentences) -> "LossForward":
-        ids = pad([sentences.of(sentence) for sentence in text.sentence[rows].tolist()], model)
-        reading = model.reading
-        row, column = np.nonzero(reading.inside(text.lengths[rows] - 1, ids.shape[1], first=reading.first))
-        following = ids.cpu()[row, reading.target(column)]
+        named, reading = text.sentence[rows].tolist(), model.reading
+        ids = pad([sentences.of(sentence) for sentence in named], model, sentences.sources(named))
+        own = texts_in(ids, reading).cpu()
+        row, column = np.nonzero(reading.inside(text.lengths[rows] - 1, own.shape[1], first=reading.first))
+        following = own[row, reading.target(column)]
         return cls(rows, ids, (torch.from_numpy(row), torch.from_numpy(column)), following)
 
     def at_places(self, stream: Tensor) -> Tensor:
@@ -138,7 +139,8 @@ class WidthPass:
             "stopped": empty_answers(shape, np.int32),
             "wrong": empty_answers(shape, np.int32),
         }
-        self._by_length = np.argsort(self.text.lengths, kind="stable")
+        sources = self._sentences.source_lengths_of(self.text.sentence)
+        self._by_length = np.lexsort((sources, self.text.lengths))
         stages = np.repeat(np.arange(1 + len(plan.layers)), count)
         lengths = np.tile(model.reading.columns(self.text.lengths[self._by_length]), 1 + len(plan.layers))
         of_layers = [sum(one.layer == layer for one in self.runs) for layer in plan.layers]
@@ -150,7 +152,7 @@ class WidthPass:
             self.answers,
             stage="width",
             unit="sentences; layer by layer",
-            parts=stages,
+            parts=stages * (1 + sources.max()) + np.tile(sources[self._by_length], 1 + len(plan.layers)),
             forwards=np.array([1, *of_layers])[stages],
             area=min(plan.batch_tokens, BUDGET.width_tokens),
             around=self.partial.install,

@@ -54,10 +54,10 @@ class BatchLoader:
 
     def __call__(self, number: int) -> Batch:
         """Batch `number` on the model's device; rows ascend in length, padding is the beginning token or 0."""
-        ids = self._ids(number)
+        ids, copy = self._ids(number), self._copy
         return Batch(
-            pad([self._copy.tokens(sentence) for sentence in ids.tolist()], self._model),
-            self._copy.lengths[ids].astype(np.int64),
+            pad([copy.tokens(sentence) for sentence in ids.tolist()], self._model, copy.sources(ids)),
+            copy.lengths[ids].astype(np.int64),
             send(ids, self._model.device),
             sampled=number < self._always or number % SAMPLED_EVERY == 0,
         )
@@ -108,7 +108,11 @@ def sentence_rows(copy: TokenizedCorpus, ids: Ints) -> Iterator[dict[str, Any]]:
     for text, named, sentences, documents in texts:
         for start in range(0, len(named), _CHUNK):
             numbers = named[start : start + _CHUNK] - sentences
+            sources = text.sources(numbers)
+            beside = {} if sources is None else {"source": [text.source_text(i) for i in numbers.tolist()]}
             yield {
+                **beside,
+                **({} if sources is None else {"source_tokens": sources}),
                 "sentence": numbers + sentences,
                 "document": text.documents(numbers) + documents,
                 "text": [text.text(i) for i in numbers.tolist()],

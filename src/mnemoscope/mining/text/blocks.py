@@ -16,7 +16,7 @@ from mnemoscope.foundation.reading import Reading
 from mnemoscope.kernels.choose import BatchRows
 from mnemoscope.mining.text.batches import Batch
 from mnemoscope.models import Group
-from mnemoscope.models.forward.batches import send
+from mnemoscope.models.forward.batches import send, texts_in
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,10 @@ class Places:
         self.sentences = share.sentences.to(device, non_blocking=True)
         self.first = reading.counted_columns(0).start
         """The first column that counts."""
-        self.positions = torch.arange(share.ids.shape[1], device=device) - reading.offset
+        ids = texts_in(share.ids, reading)
+        self.positions = torch.arange(ids.shape[1], device=device) - reading.offset
         """The position of each column."""
-        self.hidden = torch.isin(share.ids, never.to(share.ids.device)).to(device) if len(never) else None
+        self.hidden = torch.isin(ids, never.to(ids.device)).to(device) if len(never) else None
         """Which places are no triggers; None if all may be."""
 
     @cached_property

@@ -13,6 +13,7 @@ from typing import Self, TypeVar
 import torch
 
 from mnemoscope.models import LanguageModel
+from mnemoscope.models.modules.observed import with_source
 from mnemoscope.models.modules.offloading import may_be_shared
 
 Found = TypeVar("Found")
@@ -75,7 +76,8 @@ def runs_side_by_side(model: LanguageModel) -> bool:
         return False
     before = _contents(modules)
     try:
-        model.backbone(torch.zeros(1, min(3, model.sizes.context), dtype=torch.long, device=model.device))
+        ids = torch.zeros(1, min(3, model.sizes.context), dtype=torch.long, device=model.device)
+        model.backbone(with_source(ids, model.anatomy.model))
     except (RuntimeError, MemoryError):  # the pass itself reports it
         return False
     after = _contents(modules)

@@ -3,6 +3,7 @@
 They depend on a finished accumulator and the named sentences alone, so interrupted, merged and single runs agree.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,14 @@ class NamedSentences:
     def __init__(self, directory: Path, *, random: bool = False) -> None:
         paths = sorted((directory / "sentences").glob("part-*.parquet"))
         paths += [directory / TABLES["random_sentences"].path()] * random
-        table = pl.read_parquet(paths, columns=["sentence", "tokens"], glob=False).sort("sentence")
+        names = pl.read_parquet_schema(paths[0])
+        columns = ["sentence", "tokens", *(["source_tokens"] if "source_tokens" in names else [])]
+        table = pl.read_parquet(paths, columns=columns, glob=False).sort("sentence")
         self.ids: Ints = table["sentence"].to_numpy()
         self.lengths: Ints = table["tokens"].list.len().to_numpy().astype(np.int64)
         self.tokens: NDArray[np.int32] = table["tokens"].explode().drop_nulls().to_numpy()
         self.starts: Ints = np.cumsum(self.lengths) - self.lengths
+        self._sources = table["source_tokens"] if "source_tokens" in columns else None
         self._prefixes = _prefix_hashes(self.tokens, self.starts, self.lengths)
 
     def arrays(self) -> tuple[NDArray[Any], ...]:
@@ -44,6 +48,18 @@ class NamedSentences:
     def of(self, sentence: int) -> NDArray[np.int32]:
         row = int(np.searchsorted(self.ids, sentence))
         return self.tokens[int(self.starts[row]) : int(self.starts[row] + self.lengths[row])]
+
+    def source_lengths_of(self, sentence: Ints) -> Ints:
+        """Tokens of the sentences' sources; 0 without."""
+        if self._sources is None:
+            return np.zeros(len(sentence), np.int64)
+        return self._sources.list.len().to_numpy().astype(np.int64)[np.searchsorted(self.ids, sentence)]
+
+    def sources(self, sentences: Sequence[int]) -> list[NDArray[np.int32]] | None:
+        """The token ids of the sentences' sources; None without."""
+        if self._sources is None:
+            return None
+        return [self._sources[int(row)].to_numpy() for row in np.searchsorted(self.ids, sentences)]
 
     def look_up(self, sentence: Ints, position: Ints, reading: Reading) -> dict[str, NDArray[Any]]:
         """Token, next token (-1 at a sentence's end) and hash of what is read at each place."""

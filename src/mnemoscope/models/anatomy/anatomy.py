@@ -164,8 +164,6 @@ def find_layers(model: Any) -> Anatomy | None:
 
 def check_supported(config: Any) -> None:
     kind = getattr(config, "model_type", "unknown")
-    if getattr(config, "is_encoder_decoder", False):
-        raise ModelUnsupported(f"model type {kind!r} is an encoder-decoder; only decoder language models can be read")
     # Their classes are listed as causal, but attend to the whole text.
     if kind == "cpmant" or (kind == "xlnet" and getattr(config, "attn_type", "bi") != "uni"):
         raise ModelUnsupported(

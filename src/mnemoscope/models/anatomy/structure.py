@@ -28,6 +28,7 @@ from mnemoscope.models.modules.observed import (
     observe,
     run,
     same,
+    takes_source,
 )
 from mnemoscope.models.modules.projections import HeadTransform
 
@@ -260,7 +261,7 @@ def _factor(one: Tensor, other: Tensor) -> float | None:
 def _backbone(model: Any, path: str, stream: Tensor) -> nn.Module | None:
     """The module that runs the blocks without the head; None if only the whole model does."""
     parent = path.rpartition(".")[0]
-    if not parent:
+    if not parent or takes_source(model):
         return None
     module: nn.Module = model.get_submodule(parent)
     try:

@@ -129,7 +129,7 @@ def find_attention(model: LanguageModel) -> tuple[BlockAttention, ...]:
     calls: dict[int, list[_Call]] = {layer: [] for layer in range(model.sizes.layers)}
     inputs: dict[int, Tensor] = {}
     blocks: dict[int, Block] = {}
-    ids = ids_for(network, model.sizes.vocabulary)[:, : model.sizes.context]
+    ids = ids_for(network, model.sizes.vocabulary, columns=model.sizes.context)
     if (mask := model.reading.mask) is not None:  # a change around this that acts at the mask needs one
         ids = ids.masked_fill(ids == mask, (mask + 1) % model.sizes.vocabulary)
         ids[:, -1] = mask
@@ -139,7 +139,7 @@ def find_attention(model: LanguageModel) -> tuple[BlockAttention, ...]:
         inputs[layer] = flat(tensor).clone()
 
     def note_call(layer: int, path: str, module: nn.Module, taken: Tensor, given: Tensor, output: Any) -> None:
-        heads = module.heads if isinstance(module, Attention) else _heads_of(output, ids.shape, model.reading.causal)
+        heads = module.heads if isinstance(module, Attention) else _heads_of(output, model.shape, model.reading.causal)
         calls[layer].append(_Call(path, module, taken, given, heads))
 
     with model.in_use(), model.lock, switch_to_eager(network), ExitStack() as hooks:

@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mnemoscope.foundation.budget import BUDGET
+from mnemoscope.foundation.reading import SOURCE, Reading
 from mnemoscope.models.language_model import LanguageModel
+from mnemoscope.models.modules.observed import split_source
 
 
 def default_batch_tokens(model: LanguageModel) -> int:
@@ -28,9 +30,11 @@ def sides(model: LanguageModel, lengths: NDArray[Any] | Sequence[int]) -> NDArra
     return np.searchsorted(np.array(model.boundaries, np.int64), lengths, side="left").astype(np.int64)
 
 
-def pad(rows: Sequence[NDArray[np.integer]], model: LanguageModel) -> Tensor:
+def pad(
+    rows: Sequence[NDArray[np.integer]], model: LanguageModel, sources: Sequence[NDArray[np.integer]] | None = None
+) -> Tensor:
     """Token ids `[batch, position]` on the model's device: a row in its frame, and padding, which only a causal model
-    may get.
+    may get; behind them, of an encoder-decoder, the rows' `sources`, of one length, or that of its prompts.
     """
     reading, lengths = model.reading, [len(row) for row in rows]
     assert reading.causal or len({*lengths}) == 1
@@ -39,7 +43,15 @@ def pad(rows: Sequence[NDArray[np.integer]], model: LanguageModel) -> Tensor:
     ids[:, : len(before)], ids[:, ids.shape[1] - len(reading.after) :] = before, reading.after
     for row, tokens in enumerate(rows):
         ids[row, reading.own(len(tokens))] = tokens
+    if reading.source is not None:
+        given = np.array([reading.given] * len(rows) if sources is None else sources, np.int64)
+        ids = np.concatenate([ids, np.full((len(rows), 1), SOURCE), given], axis=1)
     return send(ids, model.device)
+
+
+def texts_in(ids: Tensor, reading: Reading) -> Tensor:
+    """Rows of ids without the sources behind them."""
+    return ids if reading.source is None else split_source(ids)[0]
 
 
 def send(array: NDArray[np.int64], device: torch.device) -> Tensor:

@@ -13,10 +13,12 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor, nn
 
+from mnemoscope.foundation.reading import SOURCE
 from mnemoscope.models.modules.offloading import device_of_module
 from mnemoscope.models.modules.quiet import suppress_warnings
 from mnemoscope.models.modules.wrappers import run_uncompiled, run_unpacked
 
+SOURCE_IDS = (SOURCE, 6, 2, 9, 5, 3)
 IDS = ((5, 1, 8, 3, 11, 2), (7, 4, 0, 9, 6, 10))
 
 # Wide, since sums in another order differ by whole units of half precision; the load-time proof decides.
@@ -81,8 +83,12 @@ def watch_calls(
     network: nn.Module, note: Callable[[str, nn.Module, Tensor, Tensor, Any], None], hooks: ExitStack
 ) -> None:
     """Hooks that call `note(path, module, taken, given, output)` as each module ends; `taken` and `given` are flat
-    copies of its first hidden states, `taken` empty without, and a module that gives none is left out.
+    copies of its first hidden states, `taken` empty without. A module that gives none is left out, and so is an encoder
+    of a source.
     """
+    outside = set()
+    if takes_source(network):
+        outside = {*encoder_of(network).modules()} - {*network.get_decoder().modules()}  # type: ignore[operator]
 
     def watch(path: str, module: nn.Module) -> None:
         taken: list[Tensor] = []
@@ -100,7 +106,7 @@ def watch_calls(
         hooks.enter_context(module.register_forward_hook(end))
 
     for path, module in network.named_modules():
-        if path:
+        if path and module not in outside:
             watch(path, module)
 
 
@@ -127,14 +133,50 @@ def mixes_positions(model: nn.Module, path: str, rows: int) -> bool:
     return not same(given[0], given[-1])
 
 
-def ids_for(model: nn.Module, rows: int) -> Tensor:
-    return torch.tensor(IDS, device=device_of_module(model)) % rows
+def ids_for(model: nn.Module, rows: int, *, columns: int | None = None) -> Tensor:
+    return with_source(torch.tensor(IDS, device=device_of_module(model))[:, :columns] % rows, model)
 
 
-def run(module: nn.Module, ids: Tensor, *, gradients: bool = False, past: Any = None) -> Tensor:
+def takes_source(network: nn.Module) -> bool:
+    """Whether a network is an encoder-decoder."""
+    return bool(getattr(getattr(network, "config", None), "is_encoder_decoder", False))
+
+
+def with_source(ids: Tensor, network: nn.Module) -> Tensor:
+    """The rows of ids, each with a small source behind it where the network reads one."""
+    if not takes_source(network):
+        return ids
+    return torch.cat([ids, torch.tensor(SOURCE_IDS, device=ids.device).expand(len(ids), -1)], dim=1)
+
+
+def split_source(ids: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Rows of ids without their sources, and these, which all begin in one column."""
+    at = (ids[0] == SOURCE).nonzero()
+    return (ids[:, : int(at[0, 0])], ids[:, int(at[0, 0]) + 1 :]) if len(at) else (ids, None)
+
+
+def encoder_of(network: Any) -> Any:
+    return network.get_encoder()
+
+
+def encode(network: nn.Module, sources: Tensor) -> Any:
+    """What the encoder makes of sources `[row, token]`, of equal ones once; what reads it may have gradients."""
+    with torch.inference_mode(False), torch.no_grad(), suppress_warnings(), run_uncompiled():
+        different, row = torch.unique(sources.clone(), dim=0, return_inverse=True)
+        made = encoder_of(network)(input_ids=different)
+        made.last_hidden_state = made.last_hidden_state[row]
+        return made
+
+
+def run(module: nn.Module, ids: Tensor, *, gradients: bool = False, past: Any = None, encoded: Any = None) -> Tensor:
     """The logits of a language model, or the last hidden states of a backbone; with `gradients` hooks may require some
     of what they put in. `past` is the library's cache of what was read before the ids, and gets what these add.
+    `encoded` is what the encoder made of the sources, if ids hold none.
     """
+    if takes_source(module):
+        ids, sources = split_source(ids)
+        encoded = encoded if sources is None else encode(module, sources)
+    given = {"input_ids": ids} if encoded is None else {"decoder_input_ids": ids, "encoder_outputs": encoded}
     waits = ids.device.type != "cpu"
     with ExitStack() as around:
         around.enter_context(torch.inference_mode(not gradients))
@@ -142,7 +184,7 @@ def run(module: nn.Module, ids: Tensor, *, gradients: bool = False, past: Any = 
         for one in (suppress_warnings(), run_uncompiled(), run_unpacked() if waits else nullcontext()):
             around.enter_context(one)
         keywords = {"use_cache": past is not None} if takes(module, "use_cache") else {}
-        output = module(input_ids=ids, **keywords, **({} if past is None else {"past_key_values": past}))
+        output = module(**given, **keywords, **({} if past is None else {"past_key_values": past}))
     if isinstance(output, Tensor):
         return output
     values = output if isinstance(output, tuple) else output.values()

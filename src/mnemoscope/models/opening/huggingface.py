@@ -47,6 +47,7 @@ from mnemoscope.models.anatomy.structure import LAYER_COUNTS, infer
 from mnemoscope.models.layouts.reading import read_foreign
 from mnemoscope.models.loaded_parts import LoadedParts, first_line
 from mnemoscope.models.modules.fingerprint import active_adapters
+from mnemoscope.models.modules.observed import takes_source
 from mnemoscope.models.modules.quiet import suppress_output
 from mnemoscope.models.modules.spreading import DeviceMap, Room, load_spread, refuse
 from mnemoscope.models.modules.stored_weights import check_format, check_taken
@@ -68,6 +69,7 @@ from mnemoscope.models.opening.gguf_words import SUFFIX, GgufWords, lone_file
 from mnemoscope.models.opening.handmade import models as handmade
 from mnemoscope.models.opening.hub import one_line_errors, where
 from mnemoscope.models.opening.other_tools import held_by_tool
+from mnemoscope.models.opening.pairs import as_target, pair_reading
 from mnemoscope.models.opening.tokenizer_files import open_tokenizer, reader_of
 from mnemoscope.models.proof.company import boundaries_of
 from mnemoscope.models.tokens.id_tokens import IDS, IdTokens
@@ -75,8 +77,9 @@ from mnemoscope.models.tokens.model_tokens import beginning_of, ends_of, frame_o
 
 _CONTEXT_ENTRIES = (
     *("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length"),
-    *("n_ctx", "block_size", "context_length"),
+    *("n_ctx", "block_size", "context_length", "max_decoder_position_embeddings", "max_target_positions"),
 )
+_SOURCE_CONTEXT_ENTRIES = ("max_encoder_position_embeddings", "max_source_positions")
 _UNSTATED_CONTEXT = 2048
 _KINDS: tuple[tuple[Any, Any], ...] = (
     (MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, AutoModelForCausalLM),
@@ -122,8 +125,11 @@ def open_model(source: Any, *, tokenizer: Any, opening: ModelOptions, room: Room
             f"no model can be loaded from a {type(source).__name__}; give a hub id, a folder or a transformers model"
         )
     used_tokenizer, config = own_tokenizer if tokenizer is None else tokenizer, text_config(model)
-    tokens = IdTokens() if used_tokenizer == IDS else reader_of(used_tokenizer)
+    pairs = takes_source(model)
+    tokens = IdTokens() if used_tokenizer == IDS else reader_of(as_target(used_tokenizer) if pairs else used_tokenizer)
+    sources = None if not pairs else tokens if used_tokenizer == IDS else reader_of(used_tokenizer)
     context = _context_of(model, config)
+    whole = partial(_whole, used_tokenizer, config, spec) if is_masked(model.config) else None
     return LoadedParts(
         network=model,
         in_memory=in_memory,
@@ -138,7 +144,9 @@ def open_model(source: Any, *, tokenizer: Any, opening: ModelOptions, room: Room
         padding=lambda rows: padding_of(used_tokenizer, config, tokens, rows=rows),
         boundaries=boundaries_of(config, context),
         unread=unread,
-        whole=partial(_whole, used_tokenizer, config, spec) if is_masked(model.config) else None,
+        reading=(lambda rows: pair_reading(model, used_tokenizer)) if pairs else whole,
+        sources=sources,
+        longest_source=next(iter(numbers_in(model.config, _SOURCE_CONTEXT_ENTRIES)), context),
         ends=lambda rows: ends_of(used_tokenizer, config, getattr(model, "generation_config", None), tokens, rows=rows),
     )
 
@@ -325,7 +333,8 @@ def _load_stored(
 
 def _language_model(model: Any) -> Any:
     """The language model, where a whole one lies inside of a model that text alone cannot run (BLIP-2, Kosmos-2)."""
-    parts: Any = (model.get_decoder(), getattr(model, "language_model", None)) if takes_more(model.config) else ()
+    inner = takes_more(model.config) and not takes_source(model)
+    parts: Any = (model.get_decoder(), getattr(model, "language_model", None)) if inner else ()
     for inside in parts:
         whole: Any = inside if isinstance(inside, PreTrainedModel) and inside is not model else None
         if whole is not None and whole.get_output_embeddings() is not None:
@@ -349,6 +358,8 @@ def _kind_of(config: Any, trust: bool, *, whole: bool) -> Any:
     pictures or sound, too.
     """
     kinds = [kind for types, kind in _KINDS if config.model_type in types]
+    if getattr(config, "is_encoder_decoder", False) and AutoModelForSeq2SeqLM in kinds:
+        return AutoModelForSeq2SeqLM
     if is_masked(config):
         return AutoModelForMaskedLM
     if trust:

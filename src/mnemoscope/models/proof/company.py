@@ -19,7 +19,7 @@ from mnemoscope.errors import ModelUnsupported
 from mnemoscope.models.anatomy.anatomy import text_config
 from mnemoscope.models.forward.attention import REFUSALS, eager_attention, switch_to_eager
 from mnemoscope.models.language_model import LanguageModel
-from mnemoscope.models.modules.observed import HALF_TOLERANCE, run
+from mnemoscope.models.modules.observed import HALF_TOLERANCE, run, with_source
 from mnemoscope.models.modules.quiet import suppress_warnings
 
 _LIMIT, _FAR = 1e-4, 1e-2
@@ -155,7 +155,8 @@ def _differs(
 
 
 def _pad_rows(rows: list[list[int]], model: LanguageModel) -> Tensor:
-    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True).to(model.device) % model.sizes.vocabulary
+    ids = pad_sequence([torch.tensor(row) for row in rows], batch_first=True).to(model.device) % model.sizes.vocabulary
+    return with_source(ids, model.anatomy.model)
 
 
 def _is_far(actual: Tensor, expected: Tensor, *, half: bool) -> bool:

@@ -25,7 +25,7 @@ from mnemoscope.models.forward.hooks import Block, overwrite_coefficients, read_
 from mnemoscope.models.language_model import LanguageModel
 from mnemoscope.models.memories.feed_forward import coarsest
 from mnemoscope.models.model_facts import Proof
-from mnemoscope.models.modules.observed import distance, first, stream_of
+from mnemoscope.models.modules.observed import distance, first, stream_of, with_source
 from mnemoscope.models.modules.wrappers import run_uncompiled
 from mnemoscope.models.proof.company import prove_company
 
@@ -66,10 +66,11 @@ def prove(model: LanguageModel) -> Proof:
     limit = max(scale.limit for scale in scales)
     report_loading("its proof")
     with torch.inference_mode(), run_uncompiled():
-        blocks, calls, final, logits = _run(model, ids)
+        blocks, calls, final, logits = _run(model, with_source(ids, model.anatomy.model))
         if model.reading.causal:
             # With experts, `logits` come from our tapped forward: the model's own must be causal.
-            check_causal(model, ids, model.logits(ids) if model.numberings else logits, limit=limit)
+            own = model.logits(with_source(ids, model.anatomy.model)) if model.numberings else logits
+            check_causal(model, ids, own, limit=limit)
         layers = []
         for layer, (parts, block, call) in enumerate(zip(model.anatomy.layers, blocks, calls, strict=True)):
             report_loading("layers", layer, len(blocks))
@@ -92,7 +93,7 @@ def prove(model: LanguageModel) -> Proof:
 def check_causal(model: LanguageModel, ids: Tensor, logits: Tensor, *, limit: float) -> None:
     changed = ids.clone()
     changed[:, -1] = (changed[:, -1] + 1) % logits.shape[-1]
-    after = model.logits(changed)
+    after = model.logits(with_source(changed, model.anatomy.model))
     differs = distance(after[:, :-1], logits[:, :-1]) > limit
     if differs and model.numberings and model.dtype not in LIMITS:
         # In half precision an expert's products round differently with other rows, and a token between two experts may

@@ -15,6 +15,7 @@ from mnemoscope.errors import ModelUnsupported
 from mnemoscope.foundation.budget import BUDGET
 from mnemoscope.models.forward.hooks import read_blocks
 from mnemoscope.models.language_model import LanguageModel
+from mnemoscope.models.modules.observed import takes_source, with_source
 from mnemoscope.models.modules.offloading import hold_all_weights
 from mnemoscope.models.modules.taps import Taps
 
@@ -119,7 +120,7 @@ def _observe(model: LanguageModel, layers: list[int]) -> tuple[dict[tuple[int, n
                     taps.leaves(module, partial(keep, layer, module))
         reading = read_blocks(model, lambda layer, block: taken.update({layer: block.ffn_input.clone()}), layers=layers)
         taps.enter_context(reading)
-        model.backbone(torch.arange(_SEEN)[None] % model.sizes.vocabulary)
+        model.backbone(with_source(torch.arange(_SEEN)[None] % model.sizes.vocabulary, model.anatomy.model))
     return given, taken
 
 
@@ -127,6 +128,7 @@ def _observe(model: LanguageModel, layers: list[int]) -> tuple[dict[tuple[int, n
 def input_embeddings(model: LanguageModel) -> Tensor | None:
     """The embedding `[token, hidden]` of each token of the head, float32, without positions; None if unknown."""
     module, network = None, model.anatomy.model
+    network = network.get_decoder() if takes_source(network) else network  # type: ignore[operator]
     with suppress(AttributeError, NotImplementedError):
         module = network.get_input_embeddings()  # type: ignore[operator]
     if not isinstance(module, nn.Module):

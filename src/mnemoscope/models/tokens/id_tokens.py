@@ -17,13 +17,15 @@ _DIGITS = 18
 
 
 class IdTokens:
-    """`beginning`: a text that begins with the model's beginning token loses it once. Two or more of a token of
-    `padding` at an end of a text are an error.
+    """`beginning`: a text that begins with the model's beginning token loses it once, and with `ending` at its end
+    those. Two or more of a token of `padding` at an end of a text are an error.
     """
 
-    def __init__(self, *, beginning: int | None = None, padding: Collection[int] = ()) -> None:
+    def __init__(
+        self, *, beginning: int | None = None, ending: tuple[int, ...] = (), padding: Collection[int] = ()
+    ) -> None:
         self.description: dict[str, Any] = {"type": IDS}
-        self._beginning = beginning
+        self._beginning, self._ending = beginning, [*ending]
         self._padding = padding
 
     def encode(self, texts: list[str]) -> list[list[int]]:
@@ -42,7 +44,8 @@ class IdTokens:
     def offsets(self, text: str) -> list[tuple[int, int]]:
         spans = [word.span() for word in _WORD.finditer(text)]
         ids = _ids_of(text.split())
-        return spans[len(ids) - len(self._own(ids)) :]
+        ended = len(ids) - len(self._without_end(ids))
+        return spans[len(ids) - len(self._own(ids)) - ended : len(ids) - ended]
 
     def vocabulary(self, rows: int) -> tuple[list[str], list[bytes]]:
         """Text and bytes of each of the first `rows` ids: the id, as in running text."""
@@ -54,7 +57,12 @@ class IdTokens:
         return
 
     def _own(self, ids: list[int]) -> list[int]:
+        ids = self._without_end(ids)
         return ids[1:] if ids and ids[0] == self._beginning else ids
+
+    def _without_end(self, ids: list[int]) -> list[int]:
+        begins = len(ids) - len(self._ending)
+        return ids[:begins] if self._ending and ids[max(0, begins) :] == self._ending else ids
 
 
 def _ids_of(words: list[str]) -> list[int]:

@@ -18,7 +18,7 @@ from mnemoscope.atlas.schema import TABLES
 from mnemoscope.mining.text.batches import Ints, halves_of, run_in_halves
 from mnemoscope.mining.text.trigger_table import NamedSentences
 from mnemoscope.models import LanguageModel
-from mnemoscope.models.forward.batches import pack, pad, sides
+from mnemoscope.models.forward.batches import pack, pad, sides, texts_in
 from mnemoscope.models.forward.hooks import Block, read_blocks
 from mnemoscope.runs.plan import MiningPlan
 
@@ -47,17 +47,20 @@ class KeyTriggers:
         best: dict[int, list[tuple[Tensor, Tensor]]] = {}
         sentences, path = NamedSentences(self._directory), self._directory / TABLES["background"].path()
         ids = pl.read_parquet(path, columns=["sentence"], glob=False)["sentence"].unique(maintain_order=True)
-        rows = [sentences.of(sentence) for sentence in ids.head(TOKENS).to_list()]
-        lengths = np.array([len(row) for row in rows], np.int64)
-        order = np.argsort(lengths[: 1 + int(np.searchsorted(np.cumsum(lengths), TOKENS))], kind="stable")
-        whole = model.reading.columns(lengths[order])
-        cuts = pack(whole, area=self._plan.batch_tokens, rows=TOKENS, apart=sides(model, whole))
+        named = ids.head(TOKENS).to_numpy()
+        lengths, beside = sentences.lengths_of(named), sentences.source_lengths_of(named)
+        within = 1 + int(np.searchsorted(np.cumsum(lengths), TOKENS))
+        order = np.lexsort((beside[:within], lengths[:within]))
+        whole, beside = model.reading.columns(lengths[order]), beside[order]
+        apart = sides(model, whole) * (1 + beside.max(initial=0)) + beside
+        cuts = pack(whole, area=self._plan.batch_tokens, rows=TOKENS, apart=apart)
 
         def read(cut: slice) -> None:
-            tokens = [rows[place] for place in order[cut].tolist()]
-            padded = pad(tokens, model)
-            inside = torch.from_numpy(model.reading.inside(lengths[order][cut], padded.shape[1]))
-            words = padded.cpu()[inside]
+            asked = named[order[cut]].tolist()
+            padded = pad([sentences.of(one) for one in asked], model, sentences.sources(asked))
+            own = texts_in(padded, model.reading).cpu()
+            inside = torch.from_numpy(model.reading.inside(lengths[order][cut], own.shape[1]))
+            words = own[inside]
 
             def keep(layer: int, block: Block) -> None:
                 keys, up = (None if one is None else one.float() for one in (model.keys(layer), model.up_keys(layer)))
