@@ -32,7 +32,7 @@ def test_a_causal_model_reads_a_prefix_and_speaks_of_what_follows() -> None:
     asked = reading.context(tokens, 1)
     assert (asked.tolist(), tokens[reading.target(1)], reading.spoken_of) == ([3, 1], 4, "next_token")
     assert reading.context_length(1, 4) == len(asked)
-    assert reading.asked(reading.frame(tokens.tolist())) == 4
+    assert reading.asked_column(reading.frame(tokens.tolist())) == 4
 
 
 def test_a_masked_model_reads_the_sentence_and_speaks_of_the_token_there() -> None:
@@ -41,7 +41,7 @@ def test_a_masked_model_reads_the_sentence_and_speaks_of_the_token_there() -> No
     assert (asked.tolist(), tokens[MASKED.target(1)], MASKED.spoken_of) == ([3, 6, 4, 1], 1, "token")
     assert MASKED.context_length(1, 4) == len(asked)
     assert MASKED.context(tokens, 1, seen=True).tolist() == tokens.tolist() == [3, 1, 4, 1]
-    assert MASKED.asked(MASKED.frame(asked.tolist())) == 2
+    assert MASKED.asked_column(MASKED.frame(asked.tolist())) == 2
     for wrong in ([3, 1], [6, 6, 1]):
         with pytest.raises(PromptError, match="masks, where this model is asked what stands at one"):
-            MASKED.asked(MASKED.frame(wrong))
+            MASKED.asked_column(MASKED.frame(wrong))

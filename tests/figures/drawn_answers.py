@@ -19,6 +19,7 @@ from mnemoscope.atlas.schema import QUESTIONS, TABLES
 from mnemoscope.foundation.intervals import NOTHING
 from mnemoscope.foundation.reading import Reading
 from mnemoscope.questions import registry as known
+from mnemoscope.questions import sources
 from mnemoscope.questions.question import Answer
 from mnemoscope.show.figures.sections import compare_with_paper
 from support.handbuilt_atlas import manifest
@@ -116,10 +117,10 @@ def read_nothing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(layer_activity, "coverage", SimpleNamespace(layer_shares=lambda *asked: UNKNOWN))
     for module in (value_agreement, value_confidence, value_rank):
         patch.setattr(module, "values", lambda tables: tables.table("values"))
-        patch.setattr(module, "literal_values", lambda rows: rows)
-    follows = pl.DataFrame(schema={"memory": pl.Int32, "next_token": pl.Int32})
+    patch.setattr(sources, "literal_values", lambda rows: rows)
+    follows = pl.DataFrame(schema={"memory": pl.Int32, "token": pl.Int32})
     for module in (value_agreement, value_confidence):
-        patch.setattr(module, "next_tokens", lambda tables, layer, best=None: follows)
+        patch.setattr(module, "tokens_spoken_of", lambda tables, layer, best=None: follows)
 
 
 def kinds(rng: np.random.Generator, *, with_pattern: float, covered: float, shallow: Array) -> Tables:

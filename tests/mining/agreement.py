@@ -82,7 +82,7 @@ def assert_triggers(
                 tokens, j = reference.sentences[row["sentence"]].tokens, row["position"]
                 assert row["token"] == tokens[j]
                 assert row["next_token"] == (tokens[j + 1] if j + 1 < len(tokens) else None)
-                assert row["prefix_group"] == groups.setdefault(tuple(tokens[: j + 1]), row["rank"]), what
+                assert row["prefix_group"] == groups.setdefault(reference.context(tokens, j), row["rank"]), what
     assert not mine
 
 
@@ -112,7 +112,8 @@ def assert_values(atlas: Path, reference: Reference, layer: int, *, every: int =
     table = pl.read_parquet(atlas / f"values/layer-{layer:03d}.parquet")
     triggers = pl.read_parquet(atlas / f"triggers/layer-{layer:03d}.parquet").filter(pl.col("sign") == 1)
     rows_of: dict[int, list[dict[str, Any]]] = {}
-    for row in triggers.filter(pl.col("next_token").is_not_null()).iter_rows(named=True):
+    spoken_of = reference.spoken_of
+    for row in triggers.filter(pl.col(spoken_of).is_not_null()).iter_rows(named=True):
         rows_of.setdefault(row["memory"], []).append(row)
     scores, opposite, values = reference.scores(layer), reference.opposite(layer), reference.values(layer)
     assert table["memory"].to_list() == list(range(len(values)))
@@ -135,11 +136,11 @@ def assert_values(atlas: Path, reference: Reference, layer: int, *, every: int =
             expected[name] = (sided.max() - sided.mean()) / sided.std()
         followed = rows_of.get(row["memory"], [])
         if followed:
-            expected["trigger_log_probability"] = np.mean([log_p[r["next_token"]] for r in followed])
+            expected["trigger_log_probability"] = np.mean([log_p[r[spoken_of]] for r in followed])
             best = max(r["coefficient"] for r in followed)
             tied = [r for r in followed if best - r["coefficient"] < tie(best)]
             chosen = min(tied, key=lambda r: (r["sentence"], r["rank"]))
-            assert row["target"] == chosen["next_token"], what
+            assert row["target"] == chosen[spoken_of], what
             mark = own[row["target"]]
             assert (own > mark + tie(mark)).sum() <= row["target_rank"] <= (own >= mark - tie(mark)).sum() - 1, what
         else:

@@ -78,6 +78,9 @@ class Reference:
     be a trigger: 0, or 1 where no token stands before the sentence.
     """
 
+    spoken_of = "next_token"
+    """The column of triggers with the token that a position's state speaks of."""
+
     def __init__(self, hf: Any, sentences: list[Sentence], *, beginning: int | None) -> None:
         self.hf, self.sentences, self.slow = hf, sentences, SlowTransformer(hf, beginning=beginning)
         self.first = 1 if beginning is None else 0
@@ -99,6 +102,10 @@ class Reference:
                     self.coefficients[layer][number] = own.float().numpy().copy()
         for hook in hooks:
             hook.remove()
+
+    def context(self, tokens: list[int], position: int) -> tuple[int, ...]:
+        """What makes two triggers of one group."""
+        return tuple(tokens[: position + 1])
 
     def negative(self) -> bool:
         """Whether any coefficient lies below zero."""

@@ -17,10 +17,11 @@ DOWN = re.compile(
     r"\.(mlp\.c_proj|fc2|mlp\.dense_4h_to_h|mlp\.down_proj|mlp\.fc_out|mlp_block\.down_proj|feed_forward\.value"
     r"|mlp\.Wo|\d+\.output\.dense)$"
 )
-_DENSE = re.compile(r"^(cls\.predictions(\.transform)?|lm_head|generator_predictions)\.dense$")
+_DENSE = re.compile(r"^(cls\.predictions(\.transform)?|lm_head|generator_predictions|head)\.dense$")
 _NORM_BEHIND = ("LayerNorm", "layer_norm", "norm")
 _FINAL_NORMS = {
     "megatron-bert": "bert.encoder.ln",
+    "modernbert": "model.final_norm",
     "modernbert-decoder": "model.final_norm",
     "roberta-prelayernorm": "roberta_prelayernorm.LayerNorm",
     "xlm-roberta-xl": "roberta.encoder.LayerNorm",

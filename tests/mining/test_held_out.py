@@ -29,7 +29,8 @@ def choose(documents: dict[int, int], sentences: Any = SENTENCES, *, seed: int =
     """Of a prefix in each of these sentences, which are of these documents; one has two prefixes."""
     rows = [*documents.items(), next(iter(documents.items()))]
     prefixes = pl.DataFrame(rows, schema={"sentence": pl.Int64, "document": pl.Int64}, orient="row")
-    return HeldOut.choose(prefixes, sentences, seed=seed, first=first)
+    prefixes = prefixes.with_columns(position=pl.lit(0))
+    return HeldOut.choose(prefixes, sentences, seed=seed, reading=Reading(first=first))
 
 
 @pytest.mark.parametrize(("first", "predicted"), [(0, [2, 0, 3]), (1, [1, 0, 2])])

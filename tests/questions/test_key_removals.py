@@ -113,8 +113,8 @@ def test_rows_without_a_coefficient_are_dropped(tmp_path: Path) -> None:
 def test_prefixes_that_were_not_asked_are_counted(tmp_path: Path, token: int | None, counted: list[str]) -> None:
     """Those of two tokens where the model has no beginning token."""
     left_out = {"length_one": 5, "length_two": 7}
-    reading = {"reading": asdict(Reading.of(token))}
-    said = {"model": reading, "questions": {"removals_excluded": left_out}}
+    model = {"beginning": {"token": token, "kind": "x"}, "reading": asdict(Reading.of(token))}
+    said = {"model": model, "questions": {"removals_excluded": left_out}}
     atlas = build_answers(tmp_path, triggers={0: one_each(2)}, **said)
     found = answer(atlas, "key_removals").filter(pl.col("name").str.starts_with("excluded"))
     assert found.select("name", "count").rows() == [(f"excluded_{name}", left_out[name]) for name in counted]

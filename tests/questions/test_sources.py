@@ -20,9 +20,9 @@ from mnemoscope.questions.sources import (
     literal_values,
     may_be_least,
     model_layers,
-    next_tokens,
     plan_seed,
     projection,
+    tokens_spoken_of,
     values,
 )
 from support.handbuilt_answers import Value, build_answers
@@ -126,8 +126,8 @@ def test_what_an_atlas_does_not_say_is_as_usual(tmp_path: Path) -> None:
 
 def test_next_tokens_are_those_of_the_best_positive_triggers(tmp_path: Path) -> None:
     atlas = build_answers(tmp_path, triggers={0: [(0, 6), (0, None), (0, 8), (2, 9)]}, lowest={0: [(0, 1), (1, 1)]})
-    assert next_tokens(atlas, 0).rows() == [(0, 6), (0, None), (0, 8), (2, 9)]
-    assert next_tokens(atlas, 0, best=2).rows() == [(0, 6), (0, None), (2, 9)]
+    assert tokens_spoken_of(atlas, 0).rows() == [(0, 6), (0, None), (0, 8), (2, 9)]
+    assert tokens_spoken_of(atlas, 0, best=2).rows() == [(0, 6), (0, None), (2, 9)]
 
 
 def test_a_value_agrees_where_it_says_its_target(tmp_path: Path) -> None:

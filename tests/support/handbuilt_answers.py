@@ -20,6 +20,7 @@ RULERS = ("plain", "ridge", "tuned")
 VOCABULARY = 20
 WORDS = {0: "<|end|>", 1: " the", 2: "Of", 3: " cat", 4: ".", 5: "'s"}
 """Tokens 1, 2 and 5 are stop words."""
+MASK = 19
 LENGTH = 8
 """Tokens of every sentence: sentence s is s, s + 1, ..."""
 
@@ -44,6 +45,8 @@ def build_answers(
     lowest: Mapping[int, Sequence[Trigger]] | None = None,
     values: Mapping[int, Sequence[Value]] | None = None,
     next_counts: Mapping[int, int] | None = None,
+    counts: Mapping[int, int] | None = None,
+    own: Mapping[int, Sequence[float | None]] | None = None,
     patterns: Iterable[tuple[int, int, str, Sequence[int]]] | None = (),
     removals: Iterable[Sequence[Any]] | None = (),
     prefixes: Sequence[tuple[int, int, int, int]] | None = (),
@@ -62,6 +65,8 @@ def build_answers(
 
     triggers, lowest: per layer (memory, next token[, prefix group]), each memory's in order of rank
     values: per layer and memory (top token, target, its rank, max probability, norm, log probability)
+    own: makes it an atlas of a model that reads sentences whole: per layer the column `own_coefficient` of its
+        triggers, whose next token is then their own one; a trigger of rank r has the coefficient 50 - r
     patterns: (layer, memory, kind, ranks); None leaves the table out, as for the other three
     removals: (layer, memory, rank, removed, coefficient, removed coefficient[, position, else 1])
     prefixes: (document, position, next token, final top); predictions: (prefix, layer) -> columns other than 0
@@ -78,9 +83,10 @@ def build_answers(
     depth = max(layers) + 1 if model_layers is None else model_layers
     tokens = range(VOCABULARY)
     texts = [words.get(token, f" w{token}") for token in tokens]
-    counts = [(next_counts or {}).get(token, 0) for token in tokens]
+    nexts = [(next_counts or {}).get(token, 0) for token in tokens]
+    every = nexts if counts is None else [counts.get(token, 0) for token in tokens]
     _write(directory, "vocabulary", {"token": tokens, "text": texts, "bytes": [text.encode() for text in texts]})
-    _write(directory, "tokens", {"token": tokens, "count": counts, "next_count": counts, "first_count": counts})
+    _write(directory, "tokens", {"token": tokens, "count": every, "next_count": nexts, "first_count": nexts})
     _write(directory, "background", {"sentence": [0], "position": [0], "token": [0], "next_token": [1]})
     triggered = [*(triggers or {}).values(), *(lowest or {}).values()]
     count = max([1, len(prefixes or ()), *map(len, triggered)])
@@ -89,8 +95,11 @@ def build_answers(
     sentences |= {"tokens": [[(first + place) % VOCABULARY for place in range(LENGTH)] for first in range(count)]}
     write_sentences(directory, [sentences | {"held_out": [True] * count}], provenance=PROVENANCE)
     for layer in layers:
-        own, other = (triggers or {}).get(layer, ()), (lowest or {}).get(layer, ())
-        _write(directory, "triggers", _trigger_columns(own, other), layer)
+        rows = _trigger_columns((triggers or {}).get(layer, ()), (lowest or {}).get(layer, ()))
+        if own is not None:
+            rows |= {"token": rows["next_token"], "next_token": [None] * len(rows["rank"])}
+            rows |= {"own_coefficient": list(own[layer])}
+        _write(directory, "triggers", rows, layer)
         _write(directory, "values", _value_columns((values or {}).get(layer, ())), layer)
         _write(directory, "activity", activity_columns(active), layer)
         _write(directory, "neighbours", {name: [] for name in TABLES["neighbours"].columns.names}, layer)
@@ -116,6 +125,8 @@ def build_answers(
             _write(directory, "attention", _attention_columns(predictions))
     sizes = {"layers": depth, "memories": [memories] * depth, "vocabulary": VOCABULARY}
     model = {"spec": "handbuilt", "revision": None, "fingerprint": PROVENANCE.model, "sizes": sizes}
+    if own is not None:
+        model |= {"reading": {"before": [0], "after": [1], "first": 0, "predicts": "same", "mask": MASK}}
     plan = {"model": "gpt2", "corpus": "my text.txt", "seed": 7}
     seal(directory, manifest(**{"model": model, "plan": plan, "layers": layers} | changes))
     if patterns is not None:

@@ -66,7 +66,7 @@ class Attributor:
         self.difference = LogitDifference(model, contrast.target, contrast.against)
         self.ids, self._words = ids_of(model, list(contrast.tokens)), list(contrast.tokens)
         self.grid = Grid.of(model, len(self._words))
-        self.asked = model.reading.asked(self.ids[0].tolist())
+        self.asked = model.reading.asked_column(self.ids[0].tolist())
         """The column."""
 
     @cached_property

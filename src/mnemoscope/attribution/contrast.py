@@ -50,7 +50,7 @@ def choose_contrast(
     """The model's own best tokens stand in for answers that are not given."""
     prompt = model.prompt_text(prompt)
     tokens, first, own = model.prompt_tokens(prompt), first_position(prompt), own_tokens(prompt)
-    mask = None if model.reading.causal else model.reading.asked(tokens)
+    mask = None if model.reading.causal else model.reading.asked_column(tokens)
     if mask is not None and position is not None:
         raise OptionError("a masked model is asked at the mask; leave --position out, and name the token with --mask")
     place = choose_position(len(tokens), position, first=first, own=own)

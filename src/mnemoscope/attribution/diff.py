@@ -459,7 +459,7 @@ def _effects(one: Side, its: Side, grid: Grid) -> Floats:
 
 def _run(model: LanguageModel, tokens: tuple[int, ...], pair: tuple[int, int]) -> Side:
     difference = LogitDifference(model, *pair)
-    asked = model.reading.asked(model.reading.frame(tokens))
+    asked = model.reading.asked_column(model.reading.frame(tokens))
     effects = direct_effects(
         model, tokens, slice(asked, asked + 1), lambda streams: difference.directions(streams, divided=False)
     )

@@ -21,7 +21,7 @@ from mnemoscope.models.modules.taps import Taps
 
 def prompt_gradients(model: LanguageModel, ids: Tensor, difference: LogitDifference) -> list[tuple[Tensor, Tensor]]:
     """By layer the coefficients m and dF/dm `[column, memory]` of one prompt."""
-    asked = model.reading.asked(ids[0].tolist())
+    asked = model.reading.asked_column(ids[0].tolist())
     with _memory_told(ids):
         by_layer = coefficient_gradients(model, ids, lambda final: difference.of(final[:, asked]))
     return [(coefficients[0], gradient[0]) for coefficients, gradient in by_layer.values()]
@@ -87,7 +87,7 @@ def written_gradients(
                 for branch in range(max(1, len(model.layer(layer).ffn.branches))):
                     tap_written(model, layer, branch, taps, partial(add_zero, (layer, branch)))
             model.backbone(ids, gradients=True)
-        asked = final[-1][:, model.reading.asked(ids[0].tolist())]
+        asked = final[-1][:, model.reading.asked_column(ids[0].tolist())]
         slopes = torch.autograd.grad(difference.of(asked).sum(), list(added.values()))
     gradients = {layer: torch.zeros(final[-1].shape[1], model.sizes.memories[layer]) for layer in layers}
     with torch.inference_mode():

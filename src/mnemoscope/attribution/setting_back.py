@@ -121,7 +121,7 @@ def write_set_back(
     first: LanguageModel, second: LanguageModel, tokens: Sequence[int], memories: Sequence[MemoryId], patch: Patch
 ) -> Callable[[list[int]], Prediction]:
     """Predicts what follows words that begin with `tokens`, the memories set back from their last position on."""
-    start = first.reading.asked(first.reading.frame(tokens))
+    start = first.reading.asked_column(first.reading.frame(tokens))
 
     def predict(words: list[int]) -> Prediction:
         back = SetBack.of(first, second, words, patch)
@@ -138,7 +138,7 @@ def says_set_back(
     (set 0), or as many controls in each of the other sets.
     """
     second, grid = back.second, back.grid
-    end = second.reading.asked(back.ids[0].tolist()) + 1
+    end = second.reading.asked_column(back.ids[0].tolist()) + 1
     columns = slice(end - many, end)
     every = back.places(memories, range(end - many, end))
     sizes, counts = grid.strengths(second, coefficients_of(second, back.ids)), [k * many for k in ks]

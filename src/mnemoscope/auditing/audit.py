@@ -170,8 +170,8 @@ def audit(
     measured on the other strings, or for a single string on the built-in text. A function `progress` is called before
     every forward and may raise to end the audit.
 
-    Raises PromptError for a string of one token, or longer than the context, ModelDiffers for an atlas of another
-    model, CorpusError for the file, OptionError, NotFinite.
+    Raises ModelUnsupported for one that reads sentences whole, PromptError for a string of one token, or longer than
+    the context, ModelDiffers for an atlas of another model, CorpusError for the file, OptionError, NotFinite.
 
     Args:
         model: A LanguageModel, or a name that `load_model` takes.

@@ -14,6 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mnemoscope.errors import PromptError
+from mnemoscope.foundation.words import NEXT, SAME, Words
+
+CONTINUES_NOTHING = (
+    "a model that reads sentences whole continues no text: generation, audits and `memorised` are not asked of it"
+)
 
 Count = TypeVar("Count", int, NDArray[np.int64])
 
@@ -46,6 +51,11 @@ class Reading:
     def causal(self) -> bool:
         """A position sees itself and those before it; else the whole sentence."""
         return self.predicts == "next"
+
+    @property
+    def words(self) -> Words:
+        """Those of pages and printed lines."""
+        return NEXT if self.causal else SAME
 
     @property
     def offset(self) -> int:
@@ -108,7 +118,7 @@ class Reading:
         """The position of the token that a position's state speaks of; beyond the sentence's end it speaks of none."""
         return position + 1 if self.causal else position
 
-    def asked(self, ids: Sequence[int]) -> int:
+    def asked_column(self, ids: Sequence[int]) -> int:
         """The column of framed `ids` at which it is asked what stands there or behind: the mask's, or the last one.
         Raises PromptError where a masked model is given none, or several.
         """

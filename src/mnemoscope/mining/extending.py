@@ -15,11 +15,12 @@ from mnemoscope.atlas.folder import remove_work
 from mnemoscope.atlas.manifest import EXTENSIONS as SIDE
 from mnemoscope.atlas.manifest import RUN
 from mnemoscope.atlas.schema import MADE_WITH, TABLES, check_optional
-from mnemoscope.errors import AtlasUnfinished, OptionError
+from mnemoscope.errors import AtlasUnfinished, ModelUnsupported, OptionError
 from mnemoscope.foundation.files import read_object, refuse_hub
 from mnemoscope.foundation.options.mining_options import AUTO, ExtendOptions
 from mnemoscope.foundation.options.model_options import ModelOptions
 from mnemoscope.foundation.progress import Progress, ignore_progress, report_to
+from mnemoscope.foundation.reading import CONTINUES_NOTHING
 from mnemoscope.mining.passes.random_pass import prepare_again
 from mnemoscope.mining.stages import OPTIONAL_TABLES, STAGES
 from mnemoscope.models import LanguageModel
@@ -60,9 +61,9 @@ def extend(
 ) -> ExtendedTables:
     """Makes optional tables in a finished atlas. Omitted options of the model are as in the plan.
 
-    Raises OptionError for an unknown table, ModelDiffers for another model, PlanDiffers for another text,
-    AtlasUnfinished for a part, AtlasBusy, Interrupted, and what opening an atlas, loading a model and reading a text
-    raise.
+    Raises OptionError for an unknown table, ModelUnsupported for one that is not made of such a model, ModelDiffers for
+    another model, PlanDiffers for another text, AtlasUnfinished for a part, AtlasBusy, Interrupted, and what opening an
+    atlas, loading a model and reading a text raise.
 
     Args:
         atlas: An atlas, or its folder.
@@ -88,6 +89,9 @@ def extend(
     atlas = atlas if isinstance(atlas, Atlas) else open_atlas(Path(atlas))
     refuse_hub(atlas.path)
     wanted = _ordered_names(tables)
+    if not atlas.reading.causal and "memorised" in tables:
+        raise ModelUnsupported(CONTINUES_NOTHING)
+    wanted = [name for name in wanted if atlas.reading.causal or name != "memorised"]
     there = [name for name in wanted if has_table(atlas, name)]
     mined = [name for name in there if files_of(atlas, name)[0] in atlas.manifest.hashes]
     kept = mined if force else there

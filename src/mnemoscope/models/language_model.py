@@ -171,9 +171,9 @@ class LanguageModel(metaclass=_Reloaded):
         return begun
 
     @property
-    def asked(self) -> list[int]:
+    def asked_columns(self) -> list[int]:
         """The column that is asked about in each row of this thread's running forward, or its last one."""
-        return [self.reading.asked(row) for row in self._running.ids.tolist()]
+        return [self.reading.asked_column(row) for row in self._running.ids.tolist()]
 
     def split_batch(self, tensor: Tensor) -> Tensor:
         """A tensor of this thread's running forward as [batch, position, ...]: some blocks flatten the two."""

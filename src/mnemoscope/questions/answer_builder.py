@@ -10,7 +10,7 @@ import polars as pl
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.foundation.intervals import NOTHING, AnyEstimate, Estimate, mean, order_statistic, share, widen
-from mnemoscope.questions.question import EMPTY, LITERAL, Claim, Number, Question
+from mnemoscope.questions.question import EMPTY, EVERY, LITERAL, Claim, Number, Question
 
 MEMORIES = "over memories (Wilson)"
 VALUES_WHY = (
@@ -24,13 +24,15 @@ LINEARISED = Number(
     "validation prefixes at which the head's linear part, by which values are read, gives the model's own prediction",
 )
 """Beside every question about values, of a head with a transform: where it is low, their words mean little."""
-LINEARISED_CLAIM = Claim(
-    "prefixes at which the head's linear part, by which values are read, gives the model's prediction"
-    " (not asked by the paper)",
-    "-",
-    LINEARISED.name,
-    "share",
-    optional=True,
+HELD = (
+    Number("held_where_masked", "share", "of those asked, memories that fire above half where the token is masked"),
+    Number("asked_where_masked", "share", "memories with a target that were asked with their trigger's token masked"),
+)
+"""Beside every question about values, of a model that reads sentences whole: whose values may not just copy."""
+OF_VALUES = (LINEARISED, *HELD)
+OF_VALUES_CLAIMS = tuple(
+    Claim(f"{one.label} (not asked by the paper)", "-", one.name, "share", counted=True, optional=True)
+    for one in OF_VALUES
 )
 NO_TARGET = "no memory of this atlas has a target; mine more text"
 
@@ -53,8 +55,15 @@ class AnswerBuilder:
         """The same answer, for numbers by the paper's own formula: of those added the question's `literal` ones are
         kept.
         """
+        return self._beside(LITERAL)
+
+    def every(self) -> "AnswerBuilder":
+        """The same, for numbers over all memories."""
+        return self._beside(EVERY)
+
+    def _beside(self, prefix: str) -> "AnswerBuilder":
         builder = copy(self)
-        builder.prefix = LITERAL
+        builder.prefix = prefix
         return builder
 
     def add(self, layer: int | None, name: str, estimate: Estimate, **keys: Any) -> None:

@@ -19,10 +19,11 @@ from mnemoscope.atlas.manifest import ANALYSES
 from mnemoscope.atlas.schema import ANSWER_COLUMNS, QUESTIONS, TABLES
 from mnemoscope.atlas.store import write_free_table
 from mnemoscope.atlas.tables import rebuild_command
-from mnemoscope.errors import AtlasUnfinished, StoreFailed
+from mnemoscope.errors import AtlasUnfinished, ModelUnsupported, StoreFailed
 from mnemoscope.foundation.files import write_json
 from mnemoscope.foundation.forks import refuse_forked
 from mnemoscope.foundation.progress import Progress, ignore_progress
+from mnemoscope.foundation.reading import CONTINUES_NOTHING
 from mnemoscope.patterns import write_patterns
 from mnemoscope.questions.question import EMPTY, Answer
 from mnemoscope.questions.registry import answer, load_question
@@ -147,7 +148,7 @@ def _try_each(
         progress("questions", done, len(questions), "questions")
         try:
             made[question] = make(question)
-        except AtlasUnfinished as lacking:
+        except (AtlasUnfinished, ModelUnsupported) as lacking:
             unanswered[question] = str(lacking)
     return made, unanswered
 
@@ -210,6 +211,8 @@ def stored_answers(atlas: Atlas) -> dict[str, Answer]:
         remedy = f"make it with `mnemoscope analyze {shlex.quote(str(atlas.path))}`"
         if lacking := lacking_table(atlas, question):
             remedy = f"make its table {lacking} with {rebuild_command(atlas.path, lacking, atlas.manifest)}"
+        if load_question(question).causal and not atlas.reading.causal:
+            remedy = CONTINUES_NOTHING
         answers[question] = _answer(atlas, question, files, remedy)
     return answers
 

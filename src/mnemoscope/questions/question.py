@@ -3,7 +3,7 @@
 Tables, sentences, comparison, pages and report are made from the declaration.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -22,6 +22,8 @@ EMPTY = pl.DataFrame(
 
 LITERAL = "literal_"
 """The prefix of numbers by the paper's own formulas (definitions.md 4b)."""
+EVERY = "every_"
+"""The prefix of numbers over all memories, where others are over those that do not copy (definitions.md 7.2)."""
 Verdict = Literal["yes", "no", "undecided"]
 Outcome = tuple[str, str, Verdict | None]
 """Our result and its interval in words, and the verdict; None without a result."""
@@ -55,6 +57,7 @@ class Row(Estimate):
 class Number:
     """`label` defaults to the name with spaces; `alone` is the label outside the question's own figure and tables,
     `terminal` another format in the terminal's table. Numbers with the same `table` form a table with that caption.
+    Only some models have an `optional` one.
     """
 
     name: str
@@ -63,6 +66,7 @@ class Number:
     alone: str = ""
     terminal: Form | None = None
     table: str = ""
+    optional: bool = False
 
     def __post_init__(self) -> None:
         if not self.label:
@@ -75,7 +79,7 @@ class Claim:
     as shown; `test` applies the rule to the answer and that total (or the total `by`), and returns None if it does not
     apply. `ungated`: a gated layer, half of whose coefficients are above zero whatever it learned, cannot answer it.
     `counted`: the share is also given as so many of so many. `optional`: left out without our
-    number.
+    number; `unless`: left out where there is that number.
     """
 
     text: str
@@ -88,6 +92,11 @@ class Claim:
     ungated: bool = False
     counted: bool = False
     optional: bool = False
+    unless: str = ""
+
+    def left_out(self, totals: Container[str]) -> bool:
+        """Whether an answer with these totals does not show it."""
+        return (self.optional and self.name not in totals) or self.unless in totals
 
 
 @dataclass(frozen=True)
@@ -124,7 +133,9 @@ class Question:
     intervals. `needs_patterns`: reads patterns.parquet. `may_lack` lists required tables that an atlas may lack or have
     empty. `judgements` returns the judgements counted (None without any), `cases` those to be judged. `literal` lists
     the numbers that are also given by the paper's own formula, with LITERAL before their name; `why` says in one
-    sentence why ours is another one.
+    sentence why ours is another one. Of a model that reads sentences whole the numbers of a question that is `held` are
+    over the memories that still fire where the token is masked, and with EVERY before their name over all; one that is
+    `causal` is not asked.
     """
 
     id: str
@@ -144,16 +155,26 @@ class Question:
     cases: Callable[[Atlas], pl.DataFrame] | None = None
     literal: tuple[str, ...] = ()
     why: str = ""
+    held: bool = False
+    causal: bool = False
 
     def __post_init__(self) -> None:
         ours = {number.name: number for number in self.numbers}
-        tables = {
-            table: f"{table or 'by layer'}, by the paper's formula" for table in {one.table for one in self.numbers}
-        }
-        copies = (
-            replace(one, name=LITERAL + one.name, label=f"literal: {one.label}", alone="", table=tables[one.table])
-            for one in (ours[name] for name in self.literal)
-        )
+        copies = [
+            replace(
+                (one := ours[name]),
+                name=prefix + name,
+                label=f"{label}: {one.label}",
+                alone="",
+                table=f"{one.table or 'by layer'}, {table}",
+                optional=prefix == EVERY,
+            )
+            for prefix, names, label, table in (
+                (LITERAL, self.literal, "literal", "by the paper's formula"),
+                (EVERY, tuple(ours) if self.held else (), "all memories", "over all memories, also those that copy"),
+            )
+            for name in names
+        ]
         object.__setattr__(self, "numbers", (*self.numbers, *copies))
 
     def number(self, name: str) -> Number:

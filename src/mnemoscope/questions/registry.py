@@ -7,6 +7,8 @@ from types import ModuleType
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.schema import THE_PAPERS, question_named
 from mnemoscope.atlas.tables import MadeFrame
+from mnemoscope.errors import ModelUnsupported
+from mnemoscope.foundation.reading import CONTINUES_NOTHING
 from mnemoscope.questions.question import Question
 
 
@@ -29,13 +31,16 @@ def load_question(question: str) -> Question:
 def answer(atlas: Atlas | str | Path, question: str) -> MadeFrame:
     """The answer to one question: layer (null for totals), name, value, count, low, high, and own key columns; the
     frame's `made_by` says where it comes from. Raises OptionError for an unknown question, AtlasUnfinished without a
-    table that it needs, AtlasDamaged, and what `open_atlas` raises.
+    table that it needs, ModelUnsupported for a model of which it is not asked, AtlasDamaged, and what `open_atlas`
+    raises.
 
     Args:
         atlas: An atlas, or its folder.
         question: The name of a question, such as value_agreement.
     """
     module, opened = question_module(question), atlas if isinstance(atlas, Atlas) else open_atlas(atlas)
+    if module.QUESTION.causal and not opened.reading.causal:
+        raise ModelUnsupported(CONTINUES_NOTHING)
     frame = MadeFrame(module.answer(opened))
     frame.made_by = opened.made_by(question=question_named(question))
     return frame

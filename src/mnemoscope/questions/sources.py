@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.tables import rebuild_command
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished
-from mnemoscope.foundation.intervals import DRAWS, NOTHING, Estimate, Resamples, ends, widen
-from mnemoscope.questions.answer_builder import least_layer
+from mnemoscope.foundation.intervals import DRAWS, NOTHING, Estimate, Resamples, ends, share, widen
+from mnemoscope.questions.answer_builder import HELD, AnswerBuilder, least_layer
 from mnemoscope.questions.question import LITERAL, Number
 
 DOCUMENTS = f"over documents (bootstrap, {DRAWS} draws, seed {{seed}})"
@@ -83,7 +83,9 @@ _BY_FORMULA = ("top", "target", "target_rank", "max_probability")
 def values(atlas: Atlas) -> pl.DataFrame:
     """One row per memory of the mined layers. Columns: layer, memory, top (token), target, target_rank (null without
     target), agrees (top is the target), max_probability, working_probability (null where unknown), value_norm,
-    log_probability (mean over the next tokens of its triggers); and what `literal_values` takes.
+    log_probability (mean over the tokens that its triggers speak of); what `literal_values` takes; and of a model that
+    reads sentences whole `held`: whether its best trigger's coefficient stays above half where that token is masked,
+    null where that was not asked.
     """
     names = ("memory", "target", "target_rank", "max_probability", "working_probability", "value_norm", "layer")
     rows = read_layers(atlas, "values").select(
@@ -92,7 +94,30 @@ def values(atlas: Atlas) -> pl.DataFrame:
         top=pl.col("top_tokens").list.first(),
         log_probability="trigger_log_probability",
     )
+    if not atlas.reading.causal:
+        rows = rows.join(pl.concat(_held(atlas, layer) for layer in atlas.layers), on=["layer", "memory"], how="left")
     return rows.sort("layer", "memory").with_columns(agrees=pl.col("top") == pl.col("target"))
+
+
+def _held(atlas: Atlas, layer: int) -> pl.DataFrame:
+    rows = atlas.table("triggers", layer=layer, columns=["memory", "coefficient", "own_coefficient"])
+    held = pl.col("own_coefficient") > pl.col("coefficient") / 2
+    return rows.drop_nulls().select(pl.lit(layer, pl.Int16).alias("layer"), "memory", held.alias("held"))
+
+
+def values_asked(atlas: Atlas, builder: AnswerBuilder, rows: pl.DataFrame) -> list[tuple[AnswerBuilder, pl.DataFrame]]:
+    """What takes an answer's numbers, with the rows of `values` that they are over: by the paper's formula, and by
+    ours. Of a model that reads sentences whole both are over the memories that are `held`, and a third is over all; the
+    numbers of both are added (definitions.md 7.2).
+    """
+    if atlas.reading.causal:
+        return [(builder.literal(), literal_values(rows)), (builder, rows)]
+    for layer, here in by_layer(atlas, rows):
+        held, targets = here["held"].drop_nulls(), int(here["target"].is_not_null().sum())
+        builder.add(layer, HELD[0].name, share(int(held.sum()), len(held)))
+        builder.add(layer, HELD[1].name, share(len(held), targets))
+    held_rows = rows.filter("held")
+    return [(builder.literal(), literal_values(held_rows)), (builder.every(), rows), (builder, held_rows)]
 
 
 def literal_values(rows: pl.DataFrame) -> pl.DataFrame:
@@ -103,12 +128,20 @@ def literal_values(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.with_columns(agrees=pl.col("top") == pl.col("target"))
 
 
-def next_tokens(atlas: Atlas, layer: int, *, best: int | None = None) -> pl.DataFrame:
-    """The next token of each positive trigger (of a memory's `best` ones); null at the end of a text."""
+def tokens_spoken_of(atlas: Atlas, layer: int, *, best: int | None = None) -> pl.DataFrame:
+    """Columns: memory, token. The token that the state at each positive trigger (of a memory's `best` ones) speaks of:
+    the next one, null at the end of a text; of a model that reads sentences whole the trigger's own.
+    """
     rows = require_table(atlas, "triggers", layer=layer).filter(pl.col("sign") == 1)
     if best is not None:
         rows = rows.filter(pl.col("rank") < best)
-    return rows.select("memory", "next_token")
+    return rows.select("memory", token=atlas.reading.spoken_of)
+
+
+def counts_spoken_of(atlas: Atlas) -> NDArray[np.float64]:
+    """How often each token of the vocabulary is one that a position of the mined text speaks of."""
+    column = "next_count" if atlas.reading.causal else "count"
+    return require_table(atlas, "tokens").sort("token")[column].to_numpy().astype(np.float64)
 
 
 @dataclass(frozen=True)
@@ -148,6 +181,13 @@ class Predictions:
         memories = np.array([atlas.memories(one) for one in self.layers])[self.place]
         self.memories: NDArray[Any] = self.columns.get("routed_memories", memories)
         """Of the row's layer; in a mixture of experts those that the prefix was routed to (definitions.md 7.1)."""
+        self.read = self["position"] + 1
+        """The number of tokens that the model was given, without the frame: the prefix, or the sentence."""
+        if not atlas.reading.causal:
+            asked = np.unique(self["sentence"])
+            stored = atlas.sentences(asked.tolist(), columns=["sentence", "tokens"])
+            lengths = stored["tokens"].list.len().to_numpy().astype(np.int64)
+            self.read = lengths[np.searchsorted(asked, self["sentence"])]
         self._resamples = Resamples(len(documents), plan_seed(atlas))
 
     def __getitem__(self, name: str) -> NDArray[Any]:

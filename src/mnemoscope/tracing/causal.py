@@ -136,7 +136,7 @@ def causal_check(
     every: set[int] = set()
     missing = 0
     for row, (given, words, following) in enumerate(prefixes):
-        sizes = contributions_of(given, words, [named.layer])[named.layer][given.asked[0]]
+        sizes = contributions_of(given, words, [named.layer])[named.layer][given.asked_columns[0]]
         drawn = [draw_control(sizes, number, barred=(), generator=generator) for _ in range(controls)]
         others = sorted({other for other in drawn if other is not None})
         change = _changes(given, words, following, named.layer, [number, *others], own_tokens, at=at)
@@ -178,13 +178,13 @@ def _prefixes(
     rows = rows.filter(pl.col("rank") == pl.col("prefix_group")).sort("rank").head(count)
     places = rows.select("sentence", "position").rows()
     prefixes, sources, pairs = atlas.prefixes(places), dict[int, list[int]](), []
-    if model.sources is not None:
-        stored = atlas.sentences(rows["sentence"].to_list(), columns=["sentence", "source_tokens"])
-        sources = dict(stored.iter_rows())
+    sentences = [sentence for sentence, _ in places]
     if not reading.causal:
-        whole = dict(atlas.sentences(rows["sentence"].to_list(), columns=["sentence", "tokens"]).iter_rows())
-        prefixes = [reading.context(np.array(whole[sentence]), position).tolist() for sentence, position in places]
-    for rank, sentence, words in zip(rows["rank"].to_list(), rows["sentence"].to_list(), prefixes, strict=True):
+        stored = dict(atlas.sentences(sentences, columns=["sentence", "tokens"]).rows())
+        prefixes = [reading.context(np.array(stored[sentence]), position).tolist() for sentence, position in places]
+    if model.sources is not None:
+        sources = dict(atlas.sentences(sentences, columns=["sentence", "source_tokens"]).iter_rows())
+    for rank, sentence, words in zip(rows["rank"].to_list(), sentences, prefixes, strict=True):
         if len(words) > model.longest or max(words) >= model.sizes.vocabulary:
             raise ModelDiffers(f"a trigger of {memory} cannot be read by {model.spec}; load the model that was mined")
         pairs.append((model.given(sources.get(sentence)), words, following.get(rank)))
@@ -213,7 +213,7 @@ def _changes(
 
         def zero(coefficients: Tensor, memories: list[int] = memories) -> Tensor:
             out = coefficients.clone()
-            asked = model.asked[0]
+            asked = model.asked_columns[0]
             columns = model.reading.own(len(words)) if at == "all" else slice(asked, asked + 1)
             for row, memory in enumerate(memories, 1):
                 out[row, columns, memory] = 0

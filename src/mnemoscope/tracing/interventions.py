@@ -89,7 +89,7 @@ def _overwrite(model: LanguageModel, changes: list[tuple[int, Intervention]], co
         begin = first + change.at if isinstance(change.at, int) else first
         place: tuple[Any, ...] = slice(None), slice(max(0, begin), end), number
         if change.at == "last":
-            columns = torch.tensor(model.asked)
+            columns = torch.tensor(model.asked_columns)
             place = (rows := (columns >= first).nonzero()[:, 0]), columns[rows], number
         out[place] = change.value if change.how == "set" else out[place] * change.value
     return out

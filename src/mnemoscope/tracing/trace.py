@@ -154,7 +154,7 @@ def trace(
     model = model.given(source)
     prompt, changes = model.prompt_text(prompt, mask=mask), interventions_of(interventions, of=model)
     tokens, at_first = model.prompt_tokens(prompt), first_position(prompt)
-    masked = None if model.reading.causal else model.reading.asked(tokens) + at_first
+    masked = None if model.reading.causal else model.reading.asked_column(tokens) + at_first
     made = counted_from(changes, at_first)
     with hold_model(model), model.lock, torch.inference_mode(), intervene(model, made):
         blocks, last = run_blocks(model, tokens)
@@ -172,14 +172,9 @@ def trace(
         positions.append(Position(j + at_first, Token(token, texts[token]), final, residual, output))
     first = model.beginning.token
     beginning = None if first is None else Token(first, texts[first])
-    options = {
-        **options_of(prompt),
-        **({} if source is None else {"source": source}),
-        "top": top,
-        "memories": memories,
-        "interventions": list(map(str, changes)),
-    }
-    origin = made_by(model=model.fingerprint, atlas=None, options=options, seed=None)
+    options = {"top": top, "memories": memories, "interventions": list(map(str, changes))}
+    options |= {} if source is None else {"source": source}
+    origin = made_by(model=model.fingerprint, atlas=None, options=options_of(prompt) | options, seed=None)
     all_of_it = tuple(positions), places, sums, changes, origin
     return Trace(model.spec, model.fingerprint, str(prompt), beginning, *all_of_it, own_tokens(prompt), masked)
 

@@ -13,6 +13,7 @@ from mnemoscope.foundation.files import is_writable
 from mnemoscope.foundation.formatting import Table, pluralise
 from mnemoscope.foundation.options.declared import option
 from mnemoscope.foundation.options.mining_options import AtlasArgument
+from mnemoscope.foundation.reading import CONTINUES_NOTHING
 
 if TYPE_CHECKING:
     from mnemoscope.atlas import Atlas
@@ -66,7 +67,7 @@ def analyze(options: AnalyzeOptions, *, json: bool) -> None:
     where = "written to" if is_writable(atlas) else "as stored in"
     print(f"{len(answers.documents)} of {len(QUESTIONS)} questions, {where} {atlas / 'analyses'}")
     for question, reason in answers.unanswered.items():
-        print(f"not answered: {question}: {reason}")
+        print(f"not {'asked' if reason == CONTINUES_NOTHING else 'answered'}: {question}: {reason}")
 
 
 def _import(atlas: "Atlas", path: Path) -> int:
@@ -108,7 +109,9 @@ def _draw(question: str, document: dict[str, Any]) -> None:
 
     console = stdout_console(piped_width=100)
     declared, paper = load_question(question), document["paper"]
-    shown = [declared.number(name) for name in declared.headline]
+    answered = {row["name"] for row in document["layers"]}
+    headline = [declared.number(name) for name in declared.headline]
+    shown = [number for number in headline if not number.optional or number.name in answered]
     console.print(Text(f"{question} ({paper['figure']})", style="bold"))
     console.print(Text(paper["question"]))
     values: dict[str, dict[str, Any]] = {}
@@ -125,7 +128,8 @@ def _draw(question: str, document: dict[str, Any]) -> None:
     print_table(console, Table(columns, rows), wrap=True)
     if claims := paper["claims"]:
         beside = []
-        for claim in claims:
+        left_out = {claim.name for claim in declared.paper.claims if claim.left_out(totals)}
+        for claim in (one for one in claims if one["name"] not in left_out):
             ours, literal = (_spoken(totals.get(prefix + claim["name"]), claim["form"]) for prefix in ("", LITERAL))
             beside.append((literal or ours, ours if literal else "the same", claim["paper"], claim["text"]))
         print_table(console, Table(("by the paper's formula", "by ours", "paper", ""), beside), wrap=True)

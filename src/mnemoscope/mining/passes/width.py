@@ -2,9 +2,9 @@
 
 A memory is taken out by setting it to its mean over the mined text (mean ablation): a narrower layer would carry that
 in its bias. The least useful ones go, and for comparison as many random ones (definitions.md section 9, width). The
-text is the whole sentences of the validation prefixes; a token is predicted where a validation prefix could end. The
-beginning token, or without one the first token, is left as it is: its coefficients are not in the means, and attention
-relies on it.
+text is the whole sentences of the validation prefixes; a token is predicted where a validation prefix could end, or, by
+a model that reads sentences whole, where the sentence is masked. The frame, or without one the first token, is left as
+it is: its coefficients are not in the means, and attention relies on it.
 """
 
 from collections.abc import Mapping
@@ -22,6 +22,7 @@ from mnemoscope.atlas.features import mean_magnitude
 from mnemoscope.errors import NotFinite
 from mnemoscope.foundation.budget import BUDGET, rows_within
 from mnemoscope.foundation.memory_names import ABLATED_PARTS, EXIT_THRESHOLDS
+from mnemoscope.foundation.reading import Reading
 from mnemoscope.mining.passes.prefix_pass import plan_rows, run_blocks
 from mnemoscope.mining.passes.text_tables import columns_of
 from mnemoscope.mining.steps import Answers, empty_answers
@@ -46,24 +47,25 @@ MOST_TOKENS = 16_384
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The sentences read and their documents, `[sentence]`; `predicted` counts tokens with a loss."""
+    """The sentences read, their documents and prefixes' ends, `[sentence]`; `predicted` counts tokens with a loss."""
 
     sentence: Ints
     document: Ints
+    position: Ints
     lengths: Ints
     predicted: Ints
 
     @classmethod
-    def choose(cls, prefixes: pl.DataFrame, sentences: NamedSentences, *, seed: int, first: int) -> "HeldOut":
-        """At most `MOST_TOKENS` by the seed, at least one sentence; `first` is the first position that counts."""
-        of = prefixes.select("sentence", "document").unique("sentence", maintain_order=True)
-        ids, documents = (of[name].cast(pl.Int64).to_numpy() for name in ("sentence", "document"))
-        lengths = np.array([len(sentences.of(sentence)) for sentence in ids.tolist()], np.int64)
-        predicted = np.maximum(lengths - 1 - first, 0)
-        order = np.random.default_rng((seed, 14)).permutation(len(ids))
+    def choose(cls, prefixes: pl.DataFrame, sentences: NamedSentences, *, seed: int, reading: Reading) -> "HeldOut":
+        """At most `MOST_TOKENS` by the seed, at least one sentence."""
+        of = prefixes.unique("sentence", maintain_order=True)
+        places = [of[name].cast(pl.Int64).to_numpy() for name in ("sentence", "document", "position")]
+        lengths = np.array([len(sentences.of(sentence)) for sentence in places[0].tolist()], np.int64)
+        predicted = np.maximum(lengths - 1 - reading.first, 0) if reading.causal else np.ones_like(lengths)
+        order = np.random.default_rng((seed, 14)).permutation(len(lengths))
         before = np.cumsum(predicted[order]) - predicted[order]
         drawn = np.sort(order[before < MOST_TOKENS])
-        return cls(ids[drawn], documents[drawn], lengths[drawn], predicted[drawn])
+        return cls(*(each[drawn] for each in (*places, lengths, predicted)))
 
 
 @dataclass(frozen=True)
@@ -78,10 +80,17 @@ class LossForward:
     @classmethod
     def of(cls, model: LanguageModel, text: HeldOut, rows: Ints, sentences: NamedSentences) -> "LossForward":
         named, reading = text.sentence[rows].tolist(), model.reading
-        ids = pad([sentences.of(sentence) for sentence in named], model, sentences.sources(named))
-        own = texts_in(ids, reading).cpu()
-        row, column = np.nonzero(reading.inside(text.lengths[rows] - 1, own.shape[1], first=reading.first))
-        following = own[row, reading.target(column)]
+        own = [sentences.of(sentence) for sentence in named]
+        if reading.causal:
+            ids = pad(own, model, sentences.sources(named))
+            read = texts_in(ids, reading).cpu()
+            row, column = np.nonzero(reading.inside(text.lengths[rows] - 1, read.shape[1], first=reading.first))
+            following = read[row, reading.target(column)]
+        else:
+            places = list(zip(own, text.position[rows].tolist(), strict=True))
+            ids = pad([reading.context(tokens, position) for tokens, position in places], model)
+            row, column = np.arange(len(rows)), reading.column(text.position[rows])
+            following = torch.tensor([int(tokens[reading.target(position)]) for tokens, position in places])
         return cls(rows, ids, (torch.from_numpy(row), torch.from_numpy(column)), following)
 
     def at_places(self, stream: Tensor) -> Tensor:
@@ -122,7 +131,7 @@ class WidthPass:
         self._model, self._layers, self._sentences = model, plan.layers, sentences_of(worker)
         prefixes = pl.read_parquet(worker.path("prefixes"), glob=False)
         self._rows = rows_within(BUDGET.scores, model.sizes.vocabulary)
-        self.text = HeldOut.choose(prefixes, self._sentences, seed=plan.seed, first=model.reading.first)
+        self.text = HeldOut.choose(prefixes, self._sentences, seed=plan.seed, reading=model.reading)
         self._mean: dict[int, Tensor] = {}
         self._orders: dict[int, dict[int, Ints]] = {}
         self.runs: list[WidthForwards] = []
@@ -200,10 +209,12 @@ class WidthPass:
         mean = self._mean[layer]
         gone = torch.zeros(len(mean), dtype=torch.bool, device=mean.device)
         final: list[Tensor] = []
+        reading, width = self._model.reading, asked.ids.shape[1]
+        frame = [*range(reading.offset + reading.first), *range(width - len(reading.after), width)]
 
         def ablate(coefficients: Tensor) -> Tensor:
             changed = torch.where(gone, mean.to(coefficients.dtype), coefficients)
-            changed[:, 0] = coefficients[:, 0]
+            changed[:, frame] = coefficients[:, frame]
             return changed
 
         stream = self.partial.stream_into(layer, asked.ids) if self.partial.possible else None

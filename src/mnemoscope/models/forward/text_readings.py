@@ -59,7 +59,7 @@ class _AskedTexts:
                 if isinstance(at, int):
                     places.append(choose_position(len(tokens), at, first=first, own=own))
                 elif "last" in (at, reduce):
-                    places.append(model.reading.asked(tokens))
+                    places.append(model.reading.asked_column(tokens))
             except PromptError as error:
                 raise error if self.single else PromptError(f"texts[{number}] cannot be read: {error}") from None
             self.prompts.append(prompt)

@@ -66,6 +66,7 @@ QUESTION = Question(
     may_lack=("memorised",),
     nothing=f"no document has {MEMORISED_TOKENS} tokens, or the model's context is shorter, so none was asked about",
     interval="over documents (Wilson); over memories (Wilson)",
+    causal=True,
 )
 
 

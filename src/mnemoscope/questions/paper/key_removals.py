@@ -1,5 +1,7 @@
 """Figure 3: the change of a trigger's coefficient, (m' - m) / m, without its first, last or a random token.
 
+Of a model that reads sentences whole also with the trigger's own token masked, of which it asks what others ask of the
+last one.
 The split by kind of pattern covers the top 25 triggers.
 """
 
@@ -19,7 +21,7 @@ from mnemoscope.questions.question import Claim, Number, Paper, Question
 from mnemoscope.questions.sources import plan_seed, require_table
 from mnemoscope.questions.verdicts import above
 
-REMOVED = ("first", "last", "random")
+REMOVED = ("own", "first", "last", "random")
 STATISTICS = {"median": (0.5, "median"), "q25": (0.25, "lower quartile"), "q75": (0.75, "upper quartile")}
 TRIGGER_KINDS = {
     "all": ("", ""),
@@ -32,9 +34,10 @@ TRIGGER_KINDS = {
 
 
 def _number(removed: str, statistic: str, kind: str) -> Number:
-    name, label = f"{removed}_{statistic}", f"{removed} token removed, {STATISTICS[statistic][1]}"
+    lost = "own token masked" if removed == "own" else f"{removed} token removed"
+    name, label = f"{removed}_{statistic}", f"{lost}, {STATISTICS[statistic][1]}"
     if kind == "all":
-        return Number(name, "share", label)
+        return Number(name, "share", label, optional=removed == "own")
     return Number(f"{name}_{kind}", "share", f"{label} ({kind})", table=TRIGGER_KINDS[kind][1])
 
 
@@ -55,8 +58,9 @@ QUESTION = Question(
                 "over all layers the median change without the last token is below that without the first and that"
                 " without a random one; memories are resampled",
                 above(0),
+                unless="own_margin",
             ),
-            Claim("layers whose medians show it", "all", "last_hurts_most", "share", counted=True),
+            Claim("layers whose medians show it", "all", "last_hurts_most", "share", counted=True, unless="own_margin"),
             Claim(
                 "the last token matters less in upper layers: median change there minus that in lower layers",
                 "above 0",
@@ -64,6 +68,17 @@ QUESTION = Question(
                 "number",
                 "above 0",
                 above(0),
+                unless="own_margin",
+            ),
+            Claim(
+                "masking the trigger's own token hurts most (not asked by the paper)",
+                "-",
+                "own_margin",
+                "share",
+                "over all layers its median change is below that without the first, the last and a random token;"
+                " memories are resampled",
+                above(0),
+                optional=True,
             ),
         ),
     ),
@@ -74,12 +89,19 @@ QUESTION = Question(
         Number(
             "last_median_upper_minus_lower", "share", "median change without the last token, upper minus lower layers"
         ),
+        Number("own_margin", "share", "least median without another token, minus that with the own one masked"),
+        Number("own_hurts_most", "share", "layers where masking the own token hurts most"),
+        Number("own_median_upper_minus_lower", "share", "median change with it masked, upper minus lower layers"),
         Number("excluded_length_one", "count", "triggers of one token, left out"),
-        Number("excluded_length_two", "count", "triggers of two tokens, left out: the model has no beginning token"),
+        Number(
+            "excluded_length_two",
+            "count",
+            "triggers of two tokens, left out: the model has no beginning token, or reads sentences whole",
+        ),
     ),
     main="last_median",
-    headline=("first_median", "last_median", "random_median"),
-    layer_page=("last_median", "first_median"),
+    headline=("own_median", "first_median", "last_median", "random_median"),
+    layer_page=("own_median", "last_median", "first_median"),
     nothing="no memory of this atlas has the triggers that this question is about; mine more text",
     interval=f"over memories (bootstrap, {DRAWS} draws, seed {{seed}})",
     needs_patterns=True,
@@ -91,36 +113,37 @@ FEWEST = 10
 
 
 def answer(atlas: Atlas) -> pl.DataFrame:
-    """Own columns: `removed` (first, last, random), `statistic` (median, q25, q75), `kind` (all, shallow, semantic,
-    both, none). Raises AtlasUnfinished if removals, triggers or patterns are missing.
+    """Own columns: `removed` (first, last, random, own), `statistic` (median, q25, q75), `kind` (all, shallow,
+    semantic, both, none). Raises AtlasUnfinished if removals, triggers or patterns are missing.
     """
-    rows = _changes(atlas)
+    rows, token = _changes(atlas), "last" if atlas.reading.causal else "own"
     builder = AnswerBuilder(QUESTION, {"removed": pl.String, "statistic": pl.String, "kind": pl.String})
     margins = []
     for layer in atlas.layers:
         here = rows.filter(pl.col("layer") == layer)
         _add_estimates(builder, layer, here, atlas)
-        margin = _last_margin(here, atlas)
-        builder.add(layer, "last_margin", margin)
+        margin = _margin(here, token, atlas)
+        builder.add(layer, f"{token}_margin", margin)
         if margin.value is not None:
             margins.append(margin)
     _add_estimates(builder, None, rows, atlas)
-    builder.add(None, "last_margin", _last_margin(rows, atlas))
-    builder.add(None, "last_hurts_most", share_above(margins, 0))
-    last = rows.filter(pl.col("removed") == "last")
-    upper = last["layer"].is_in(list(atlas.upper_layers))
-    change = _compare_medians(last, [upper, ~upper], lambda above, below: above - below, atlas)
-    builder.add(None, "last_median_upper_minus_lower", change)
-    for length in ("length_one", "length_two") if atlas.reading.first else ("length_one",):
+    builder.add(None, f"{token}_margin", _margin(rows, token, atlas))
+    builder.add(None, f"{token}_hurts_most", share_above(margins, 0))
+    without = rows.filter(pl.col("removed") == token)
+    upper = without["layer"].is_in(list(atlas.upper_layers))
+    change = _compare_medians(without, [upper, ~upper], lambda above, below: above - below, atlas)
+    builder.add(None, f"{token}_median_upper_minus_lower", change)
+    two = atlas.reading.first or not atlas.reading.causal
+    for length in ("length_one", "length_two") if two else ("length_one",):
         count = atlas.manifest.questions.removals_excluded[length]
         builder.add(None, f"excluded_{length}", Estimate(float(count), count))
     return builder.frame()
 
 
-def _last_margin(rows: pl.DataFrame, atlas: Atlas) -> Estimate:
-    """The least median change without another token, minus that without the last."""
-    parts = [rows["removed"] == removed for removed in ("first", "random", "last")]
-    return _compare_medians(rows, parts, lambda first, random, last: np.minimum(first, random) - last, atlas)
+def _margin(rows: pl.DataFrame, token: str, atlas: Atlas) -> Estimate:
+    """The least median change without another token, minus that without this one."""
+    parts = [rows["removed"] == one for one in (token, *(one for one in REMOVED if one not in (token, "own")))]
+    return _compare_medians(rows, parts, lambda own, *others: np.minimum.reduce(others) - own, atlas)
 
 
 def _changes(atlas: Atlas) -> pl.DataFrame:
@@ -148,7 +171,8 @@ def _add_estimates(builder: AnswerBuilder, layer: int | None, rows: pl.DataFrame
     codes, memories = _memory_codes(rows)
     removed, kind, change = (rows[name].to_numpy() for name in ("removed", "kind", "change"))
     of_kind = {name: kind == one if one else np.ones(len(kind), bool) for name, (one, _) in TRIGGER_KINDS.items()}
-    masks = {(token, name): (removed == token) & mask for token in REMOVED for name, mask in of_kind.items()}
+    asked = REMOVED[atlas.reading.causal :]
+    masks = {(token, name): (removed == token) & mask for token in asked for name, mask in of_kind.items()}
     sets = [(change[mask], codes[mask]) for mask in masks.values()]
     quantiles = Resamples(memories, plan_seed(atlas)).quantiles(sets, [level for level, _ in STATISTICS.values()])
     for (token, name), estimates in zip(masks, quantiles, strict=True):

@@ -86,7 +86,7 @@ QUESTION = Question(
 )
 
 SHORT = 5
-"""A prefix with fewer tokens is short."""
+"""A prefix with fewer tokens, or a sentence that is read whole, is short."""
 
 
 def answer(atlas: Atlas) -> pl.DataFrame:
@@ -107,7 +107,7 @@ def _add(builder: AnswerBuilder, atlas: Atlas, rows: Predictions) -> None:
     builder.add_layers("zero_agreement_output", rows.share(rows["votes_output"] == 0))
     agreeing = rows["votes_ffn"] > 0
     stop_words = np.array([is_stop_word(text) for text in atlas.table("vocabulary")["text"]], bool)
-    cases = {"stop_word": stop_words[rows["next_token"]], "short": rows["position"] + 1 < SHORT}
+    cases = {"stop_word": stop_words[rows["next_token"]], "short": rows.read < SHORT}
     shares = {name: rows.share(hits, agreeing) for name, hits in cases.items()}
     builder.add_layers("agreeing_stop_word", shares["stop_word"])
     builder.add_layers("agreeing_stop_word_top", rows.share(stop_words[rows["ffn_vote_top"]], agreeing))

@@ -48,7 +48,12 @@ def cases(atlas: Atlas) -> pl.DataFrame:
         text = name.removesuffix("_top").removesuffix("_token") + "_text"
         columns[text] = pl.Series(atlas.token_text(ids.tolist()), dtype=pl.String)
     ends = list(zip(rows["sentence"][drawn].tolist(), rows["position"][drawn].tolist(), strict=True))
-    texts = [atlas.vocabulary.text(prefix) for prefix in atlas.prefixes(ends)]
+    read = atlas.prefixes(ends)
+    if not atlas.reading.causal:
+        stored = atlas.sentences([sentence for sentence, _ in ends], columns=["sentence", "tokens"])
+        whole = {sentence: np.array(tokens) for sentence, tokens in stored.iter_rows()}
+        read = [atlas.reading.context(whole[sentence], position).tolist() for sentence, position in ends]
+    texts = [atlas.vocabulary.text(tokens) for tokens in read]
     return pl.DataFrame(columns | {"prefix_text": pl.Series(texts, dtype=pl.String)})
 
 

@@ -5,19 +5,20 @@ Also the log probability that the value assigns to the next tokens of all trigge
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.foundation.intervals import NOTHING, Estimate, exact_share, mean, share
 from mnemoscope.questions.answer_builder import (
-    LINEARISED,
-    LINEARISED_CLAIM,
     MEMORIES,
     NO_TARGET,
+    OF_VALUES,
+    OF_VALUES_CLAIMS,
     VALUES_WHY,
     AnswerBuilder,
 )
-from mnemoscope.questions.question import Claim, Number, Paper, Question
-from mnemoscope.questions.sources import literal_values, next_tokens, require_table, values
+from mnemoscope.questions.question import EVERY, Claim, Number, Paper, Question
+from mnemoscope.questions.sources import counts_spoken_of, tokens_spoken_of, values, values_asked
 from mnemoscope.questions.verdicts import above, at_most
 
 QUESTION = Question(
@@ -48,7 +49,14 @@ QUESTION = Question(
                 by="agreement_best_above_baseline",
             ),
             Claim("agreement by chance", "0.0004 %", "chance", "share"),
-            LINEARISED_CLAIM,
+            Claim(
+                "agreement in the best layer, over all memories, also those that may copy (not asked by the paper)",
+                "-",
+                f"{EVERY}agreement_best_layer",
+                "share",
+                optional=True,
+            ),
+            *OF_VALUES_CLAIMS,
         ),
     ),
     numbers=(
@@ -72,12 +80,13 @@ QUESTION = Question(
         Number(
             "agreement_lower_above_third", "share", "agreement in the lower layers, minus a third of the best layer's"
         ),
-        LINEARISED,
+        *OF_VALUES,
     ),
     main="agreement",
     headline=(
         "literal_agreement",
         "agreement",
+        "every_agreement",
         "shuffled_targets",
         "most_frequent_token",
         "without_target",
@@ -92,16 +101,17 @@ QUESTION = Question(
         *("agreement_upper", "agreement_best_layer", "agreement_best_above_baseline", "agreement_lower_above_third"),
     ),
     why=VALUES_WHY,
+    held=True,
 )
 
 
 def answer(atlas: Atlas) -> pl.DataFrame:
     """Own column: `best_layer`. Raises AtlasUnfinished if values, triggers or tokens are missing."""
-    tokens = require_table(atlas, "tokens").sort("token")
-    frequent = int(tokens["next_count"].arg_max() or 0)  # of equal counts the lowest id
-    rows = values(atlas).join(_unigram(atlas, tokens), on=["layer", "memory"], how="left", maintain_order="left")
+    counts = counts_spoken_of(atlas)
+    frequent = int(counts.argmax())  # of equal counts the lowest id
+    rows = values(atlas).join(_unigram(atlas, counts), on=["layer", "memory"], how="left", maintain_order="left")
     builder = AnswerBuilder(QUESTION, {"best_layer": pl.Int16})
-    for adding, read in ((builder.literal(), literal_values(rows)), (builder, rows)):
+    for adding, read in values_asked(atlas, builder, rows):
         _add(adding, atlas, read, frequent)
     builder.add_linearised(atlas)
     return builder.frame()
@@ -109,11 +119,18 @@ def answer(atlas: Atlas) -> pl.DataFrame:
 
 def _add(builder: AnswerBuilder, atlas: Atlas, rows: pl.DataFrame, frequent: int) -> None:
     chance = 1 / atlas.manifest.model.sizes.vocabulary
-    by_layer = {layer: _estimates(rows.filter(pl.col("layer") == layer), frequent, chance) for layer in atlas.layers}
+
+    def estimate(rows: pl.DataFrame) -> dict[str, Estimate]:
+        estimates = _estimates(rows, frequent, chance)
+        if not atlas.reading.causal and builder.prefix != EVERY:  # a memory that was asked at a mask has a target
+            del estimates["without_target"]
+        return estimates
+
+    by_layer = {layer: estimate(rows.filter(pl.col("layer") == layer)) for layer in atlas.layers}
     for layer, estimates in by_layer.items():
         builder.add_named(layer, estimates)
         builder.add(layer, "agreement_above_baseline", _above_baseline(estimates, looks=1))
-    builder.add_named(None, _estimates(rows, frequent, chance))
+    builder.add_named(None, estimate(rows))
     upper = pl.col("layer").is_in(list(atlas.upper_layers))
     builder.add(None, "agreement_lower", _agreement(rows.filter(~upper)))
     builder.add(None, "agreement_upper", _agreement(rows.filter(upper)))
@@ -196,17 +213,16 @@ def _shuffled_agreement(rows: pl.DataFrame) -> Estimate:
     return Estimate(int(pairs) / rows.height**2, rows.height)
 
 
-def _unigram(atlas: Atlas, tokens: pl.DataFrame) -> pl.DataFrame:
-    """Columns: layer, memory, unigram (mean log probability of its triggers' next tokens by `next_count`)."""
-    counts = tokens["next_count"].to_numpy().astype(np.float64)
-    # A trigger's next token has a count of at least 1, so no logarithm of 0 is read.
+def _unigram(atlas: Atlas, counts: NDArray[np.float64]) -> pl.DataFrame:
+    """Columns: layer, memory, unigram (mean log probability by `counts` of the tokens that its triggers speak of)."""
+    # Such a token has a count of at least 1, so no logarithm of 0 is read.
     log_p = np.log(np.maximum(counts, 1.0)) - np.log(max(counts.sum(), 1.0))
     frames = []
     for layer in atlas.layers:
-        following = next_tokens(atlas, layer).drop_nulls()
+        following = tokens_spoken_of(atlas, layer).drop_nulls()
         memory = following["memory"].to_numpy()
         counted = np.bincount(memory, minlength=atlas.memories(layer))
-        sums = np.bincount(memory, weights=log_p[following["next_token"].to_numpy()], minlength=len(counted))
+        sums = np.bincount(memory, weights=log_p[following["token"].to_numpy()], minlength=len(counted))
         some = np.flatnonzero(counted)
         columns = {"memory": some.astype(np.int32), "unigram": sums[some] / counted[some]}
         frames.append(pl.DataFrame(columns).with_columns(layer=pl.lit(layer, pl.Int16)))

@@ -12,15 +12,26 @@ import polars as pl
 from mnemoscope.atlas import Atlas
 from mnemoscope.foundation.intervals import Estimate, mean, mean_share, share
 from mnemoscope.questions.answer_builder import (
-    LINEARISED,
-    LINEARISED_CLAIM,
     MEMORIES,
     NO_TARGET,
+    OF_VALUES,
+    OF_VALUES_CLAIMS,
     VALUES_WHY,
     AnswerBuilder,
 )
-from mnemoscope.questions.question import Answer, Claim, Finding, Number, Outcome, Paper, Question, Row, Verdict
-from mnemoscope.questions.sources import by_layer, literal_values, next_tokens, values
+from mnemoscope.questions.question import (
+    LITERAL,
+    Answer,
+    Claim,
+    Finding,
+    Number,
+    Outcome,
+    Paper,
+    Question,
+    Row,
+    Verdict,
+)
+from mnemoscope.questions.sources import by_layer, tokens_spoken_of, values, values_asked
 from mnemoscope.questions.verdicts import NOTHING_FOUND, difference, is_above
 
 DECILES = tuple(
@@ -74,7 +85,7 @@ QUESTION = Question(
                 "top100_with_trigger",
                 "share",
             ),
-            LINEARISED_CLAIM,
+            *OF_VALUES_CLAIMS,
         ),
     ),
     finding=Finding(
@@ -103,12 +114,12 @@ QUESTION = Question(
         Number("working_top100_trigger_share", "share", "of these 100, share of triggers they are right after, mean"),
         Number("working_top100_agreement", "share", "of these 100, agreement"),
         Number("all_value_norm", "number", "norm of all values, mean"),
-        LINEARISED,
+        *OF_VALUES,
     ),
     main="max_probability",
     headline=(
         *("working_probability", "working_probability_best", "working_confident"),
-        *("max_probability", "max_probability_best", "value_norm"),
+        *("max_probability", "max_probability_best", "every_max_probability", "value_norm"),
     ),
     layer_page=("working_probability", "working_confident", "max_probability"),
     nothing=NO_TARGET,
@@ -119,6 +130,7 @@ QUESTION = Question(
         *("top100_upper_layers", "top100_with_trigger", "top100_trigger_share", "top100_agreement"),
     ),
     why=VALUES_WHY,
+    held=True,
 )
 
 
@@ -129,26 +141,32 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     keys = {"decile": pl.Int16, "lowest": pl.Float64, "highest": pl.Float64, "value_norm": pl.Float64}
     builder = AnswerBuilder(QUESTION, keys)
     rows = values(atlas)
-    for adding, read in ((builder.literal(), literal_values(rows)), (builder, rows)):
+    for adding, read in values_asked(atlas, builder, rows):
         for layer in atlas.layers:
             here = read.filter(pl.col("layer") == layer)
             _add_probability(adding, layer, "max_probability", here["max_probability"])
             adding.add(layer, "value_norm", mean(here["value_norm"]))
         _add_deciles(adding, read, DECILES, by="max_probability")
         _add_most_confident(adding, atlas, read, by="max_probability")
+        if adding.prefix != LITERAL:
+            _add_at_work(adding, atlas, read)
     builder.add(None, "all_value_norm", mean(rows["value_norm"]))
-    at_work = rows.filter(pl.col("working_probability").is_not_null())
-    if at_work.height:
-        for of, here in by_layer(atlas, rows):
-            probability = here["working_probability"].cast(pl.Float64)
-            if of is not None:
-                _add_probability(builder, of, "working_probability", probability)
-            # A memory that never fires is not confident.
-            builder.add(of, "working_confident", share(int((probability >= CONFIDENT).sum()), here.height))
-        _add_deciles(builder, at_work, WORKING_DECILES, by="working_probability")
-        _add_most_confident(builder, atlas, at_work, by="working_probability", prefix="working_")
     builder.add_linearised(atlas)
     return builder.frame()
+
+
+def _add_at_work(builder: AnswerBuilder, atlas: Atlas, rows: pl.DataFrame) -> None:
+    at_work = rows.filter(pl.col("working_probability").is_not_null())
+    if at_work.is_empty():
+        return
+    for of, here in by_layer(atlas, rows):
+        probability = here["working_probability"].cast(pl.Float64)
+        if of is not None:
+            _add_probability(builder, of, "working_probability", probability)
+        # A memory that never fires is not confident.
+        builder.add(of, "working_confident", share(int((probability >= CONFIDENT).sum()), here.height))
+    _add_deciles(builder, at_work, WORKING_DECILES, by="working_probability")
+    _add_most_confident(builder, atlas, at_work, by="working_probability", prefix="working_")
 
 
 def _add_probability(builder: AnswerBuilder, layer: int, name: str, probability: pl.Series) -> None:
@@ -180,8 +198,8 @@ def _add_most_confident(builder: AnswerBuilder, atlas: Atlas, rows: pl.DataFrame
     right_shares: list[float] = []  # of each the share of triggers that it is right after
     for layer in best["layer"].unique().sort().to_list():
         here = best.filter(pl.col("layer") == layer).select("memory", "top")
-        right = next_tokens(atlas, layer, best=TRIGGERS).join(here, on="memory")
-        right = right.select("memory", right=(pl.col("next_token") == pl.col("top")).fill_null(False))
+        right = tokens_spoken_of(atlas, layer, best=TRIGGERS).join(here, on="memory")
+        right = right.select("memory", right=(pl.col("token") == pl.col("top")).fill_null(False))
         right_shares += right.group_by("memory").agg(pl.col("right").mean()).sort("memory")["right"].to_list()
     agrees = best["agrees"].drop_nulls()
     upper = best["layer"].is_in(list(atlas.upper_layers))

@@ -10,15 +10,15 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.foundation.formatting import format_interval, format_value
 from mnemoscope.foundation.intervals import NOTHING, Estimate, order_statistic, share, wilson
 from mnemoscope.questions.answer_builder import (
-    LINEARISED,
-    LINEARISED_CLAIM,
     MEMORIES,
     NO_TARGET,
+    OF_VALUES,
+    OF_VALUES_CLAIMS,
     VALUES_WHY,
     AnswerBuilder,
 )
 from mnemoscope.questions.question import Answer, Finding, Number, Outcome, Paper, Question
-from mnemoscope.questions.sources import by_layer, literal_values, values
+from mnemoscope.questions.sources import by_layer, values, values_asked
 from mnemoscope.questions.verdicts import NOTHING_FOUND, is_above
 
 QUANTILES = {"q00": 0.0, "q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95, "q100": 1.0}
@@ -42,7 +42,7 @@ QUESTION = Question(
         figure="Figure 5",
         section="4",
         question="How high does a value rank the token that follows the memory's best trigger?",
-        claims=(LINEARISED_CLAIM,),
+        claims=OF_VALUES_CLAIMS,
     ),
     finding=Finding(
         "values rank the target higher in the upper layers",
@@ -59,16 +59,17 @@ QUESTION = Question(
             "share",
             "pairs of an upper and a lower memory in which the upper one ranks its target higher",
         ),
-        LINEARISED,
+        *OF_VALUES,
     ),
     main="q50",
-    headline=("literal_q50", "q05", "q25", "q50", "q75", "q95", "within_10", "within_100"),
+    headline=("literal_q50", "q05", "q25", "q50", "every_q50", "q75", "q95", "within_10", "within_100"),
     layer_page=("literal_q50", "q50", "within_100"),
     nothing=NO_TARGET,
     interval=MEMORIES,
     projections=("values",),
     literal=(*QUANTILES, *(f"within_{bound}" for bound in WITHIN), "upper_ranks_higher"),
     why=VALUES_WHY,
+    held=True,
 )
 
 
@@ -76,7 +77,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     """Ranks start at 0, the top. Own column: `quantile` (0 to 1). Raises AtlasUnfinished if values are missing."""
     builder = AnswerBuilder(QUESTION, {"quantile": pl.Float64})
     rows = values(atlas)
-    for adding, read in ((builder.literal(), literal_values(rows)), (builder, rows)):
+    for adding, read in values_asked(atlas, builder, rows):
         _add(adding, atlas, read.filter(pl.col("target_rank").is_not_null()))
     builder.add_linearised(atlas)
     return builder.frame()

@@ -11,7 +11,7 @@ from typing import Any
 import altair as alt
 
 from mnemoscope.foundation.formatting import DASH, Table
-from mnemoscope.questions.question import Answer, Row
+from mnemoscope.questions.question import EVERY, Answer, Row
 from mnemoscope.show.figures.colours import SOLID
 
 WIDTH, HEIGHT = 600, 260
@@ -130,9 +130,12 @@ def tooltip(titles: Mapping[str, str] = TOOLTIP) -> list[alt.Tooltip]:
 
 
 def over_all(answer: Answer, name: str) -> str:
-    """The total and its interval: `34 % [33 %, 35 %]`; `an unknown share` without a total."""
-    row = answer.total(name)
-    return "an unknown share" if row is None else row.text_and_interval
+    """The total and its interval: `34 % [33 %, 35 %]`; `an unknown share` without a total. Of memories that do not copy
+    what they see, beside it the one over all.
+    """
+    row, every = answer.total(name), answer.total(EVERY + name)
+    beside = "" if every is None else f" ({every.text} over all memories, also those that copy)"
+    return "an unknown share" if row is None else row.text_and_interval + beside
 
 
 def ends(answer: Answer, name: str) -> str:

@@ -19,7 +19,8 @@ def best_examples(atlas: Atlas, count: int = 10) -> pl.DataFrame:
     score = largest probability of the value at its typical activation (at coefficient 1 if unknown) x share of its best
     triggers that the value's top token follows; a trigger at the end of its sentence counts as not followed. Only
     memories with a clear token, if that is known, whose best triggers have enough distinct prefixes, and one top
-    token.
+    token. Of a model that reads sentences whole the token is the trigger's own, and a memory that was asked counts only
+    if it still fires above half where that is masked.
 
     Columns: layer, memory, score, max_probability, working_probability, agreement (share of the best triggers that the
     top token follows), prefixes (distinct ones among the best triggers), top_token.
@@ -36,13 +37,18 @@ def _scores(atlas: Atlas, layer: int) -> pl.DataFrame:
         .filter(clear_columns()[0].fill_null(value=True))
         .select(*numbers, top_token=pl.col("top_tokens").list.first())
     )
+    spoken_of, copies = atlas.reading.spoken_of, []
+    if not atlas.reading.causal:
+        own = atlas.best_triggers(layer, columns=["memory", "coefficient", "own_coefficient"])
+        copies = own.filter(pl.col("own_coefficient") <= pl.col("coefficient") / 2)["memory"].to_list()
     shares = (
-        atlas.best_triggers(layer, columns=["memory", "prefix_group", "next_token"])
+        atlas.best_triggers(layer, columns=["memory", "prefix_group", spoken_of])
+        .filter(~pl.col("memory").is_in(copies))
         .join(values, on="memory")
         .group_by("memory")
         .agg(
             prefixes=pl.col("prefix_group").n_unique(),
-            agreement=(pl.col("next_token") == pl.col("top_token")).fill_null(False).mean(),
+            agreement=(pl.col(spoken_of) == pl.col("top_token")).fill_null(False).mean(),
         )
         .filter(pl.col("prefixes") >= FEWEST_PREFIXES)
     )

@@ -20,7 +20,7 @@ from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.schema import question_named
 from mnemoscope.foundation.formatting import DASH, Table, format_interval, format_layers, format_value
 from mnemoscope.questions.answers import answers_with
-from mnemoscope.questions.question import LITERAL, Answer, Claim, Finding, Outcome, Row
+from mnemoscope.questions.question import EVERY, LITERAL, Answer, Claim, Finding, Outcome, Row
 from mnemoscope.questions.registry import room_of
 from mnemoscope.questions.verdicts import NOTHING_FOUND, of_few_documents
 from mnemoscope.show.figures.chart import Cell, Data, Figure, cell
@@ -97,7 +97,7 @@ def compare_with_paper(answers: Mapping[str, Answer]) -> list[ComparisonLine]:
 def compare_answer(answer: Answer, answers: Mapping[str, Answer]) -> list[ComparisonLine]:
     lines = []
     for claim in answer.question.paper.claims:
-        if claim.optional and answer.total(claim.name) is None:
+        if claim.left_out([name for name in answer.names() if answer.total(name) is not None]):
             continue
         literal = LITERAL if claim.name in answer.question.literal else ""
         lines.append(_compare(answer, claim, _judge(answer, claim, literal), _judge(answer, claim, "")))
@@ -149,9 +149,8 @@ def describe_upper_layers(answer: Answer) -> str:
 def _tables(answer: Answer, figure: Figure) -> tuple[Table, ...]:
     names = answer.names()
     by_layer = [name for name in names if answer.rows(name)]
-    totals = [
-        name for name in names if name not in by_layer and not answer.question.number(name.removeprefix(LITERAL)).table
-    ]
+    plain = {name: name.removeprefix(LITERAL).removeprefix(EVERY) for name in names}
+    totals = [name for name in names if name not in by_layer and not answer.question.number(plain[name]).table]
     captions = dict.fromkeys(["", *(number.table for number in answer.question.numbers)])
     groups = {one: [name for name in by_layer if answer.question.number(name).table == one] for one in captions}
     layers = [_by_layer(answer, group, caption or "by layer") for caption, group in groups.items() if group]

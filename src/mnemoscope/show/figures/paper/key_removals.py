@@ -3,23 +3,32 @@
 from mnemoscope.foundation.formatting import join_words
 from mnemoscope.questions.question import Answer
 from mnemoscope.show.figures.chart import Figure, Series, over_all
-from mnemoscope.show.figures.colours import BLUE, DASHED, DOTTED, GREY, ORANGE, PATTERN_COLOURS
+from mnemoscope.show.figures.colours import BLUE, DASHED, DOTTED, GREY, ORANGE, PATTERN_COLOURS, PURPLE
 from mnemoscope.show.figures.panels import lines
 
-REMOVED = (Series("first", BLUE, DASHED), Series("last", ORANGE), Series("random", GREY, DOTTED))
+REMOVED = (
+    Series("own", PURPLE, title="own token masked"),
+    Series("first", BLUE, DASHED),
+    Series("last", ORANGE),
+    Series("random", GREY, DOTTED),
+)
 LEAST = 10
 """Triggers under a kind of pattern, in a layer, of which a median is drawn."""
 
 
 def figure(answer: Answer) -> Figure:
     bands = {f"{one.name}_median": (f"{one.name}_q25", f"{one.name}_q75") for one in REMOVED}
-    medians = [Series(f"{one.name}_median", one.colour, one.dash, f"{one.name} token") for one in REMOVED]
-    kinds = [Series(f"last_median_{kind}", colour, title=label) for kind, label, colour in PATTERN_COLOURS]
+    medians = [Series(f"{one.name}_median", one.colour, one.dash, one.title or f"{one.name} token") for one in REMOVED]
+    own = answer.total("own_median") is not None
+    token = "own" if own else "last"
+    kinds = [Series(f"{token}_median_{kind}", colour, title=label) for kind, label, colour in PATTERN_COLOURS]
     token = "one token of the prefix removed: median and middle half"
-    kind = "the last token removed, by the pattern that the trigger falls under (median)"
+    lost = "the own token masked" if own else "the last token removed"
+    kind = f"{lost}, by the pattern that the trigger falls under (median)"
     y = "change of the activation (coefficient)"
     tokens = ("first", "the first"), ("last", "the last"), ("random", "a random")
     changes = [f"{over_all(answer, f'{name}_median')} without {token} token" for name, token in tokens]
+    changes = [f"{over_all(answer, 'own_median')} with the own token masked"] * own + changes
     return Figure(
         (
             *lines(answer, medians, name="key_removals_tokens", title=token, y=y, bands=bands, zero=True),

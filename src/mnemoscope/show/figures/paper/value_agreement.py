@@ -2,12 +2,13 @@
 
 from mnemoscope.questions.question import Answer
 from mnemoscope.show.figures.chart import Figure, Series, ends, over_all
-from mnemoscope.show.figures.colours import BLUE, DASHED, DOTTED, GREEN, ORANGE, PURPLE
+from mnemoscope.show.figures.colours import BLUE, DASHED, DOTTED, GREEN, GREY, ORANGE, PURPLE
 from mnemoscope.show.figures.panels import lines
 from mnemoscope.show.figures.stated import Stated
 
 AGREEMENT = (
     Series("agreement", BLUE),
+    Series("every_agreement", GREY, DASHED),
     Series("shuffled_targets", ORANGE, DASHED),
     Series("chance", PURPLE, DOTTED),
 )
