@@ -12,12 +12,12 @@ from mnemoscope.atlas.read import AtlasLayer, Memory
 from mnemoscope.attribution import Attribution, PromptsAttribution, PromptsDifference, RunDifference
 from mnemoscope.auditing import Audit
 from mnemoscope.comparison import AtlasComparison
-from mnemoscope.tracing import Comparison, MaskedTokens, Trace
+from mnemoscope.tracing import Comparison, Trace
 
 PAGE = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
 CLASSES = (
     *(ms.Atlas, AtlasLayer, Memory, ms.MemoryId, ms.LanguageModel, Trace, Comparison, Attribution),
-    *(PromptsAttribution, RunDifference, PromptsDifference, AtlasComparison, Audit, MaskedTokens),
+    *(PromptsAttribution, RunDifference, PromptsDifference, AtlasComparison, Audit),
 )
 
 
