@@ -92,7 +92,7 @@ def _answer_tokens(model: LanguageModel, prompt: str, position: int, answer: str
     tokens = model.tokens_after(prompt, answer, position) if model.reading.causal else model.prompt_tokens(answer)
     if len(tokens) > 1 and not model.reading.causal:
         raise PromptError(
-            f"the answer {answer!r} is {len(tokens)} tokens, and a mask stands for one; give a word that is one"
+            f"the answer {answer!r} is {len(tokens)} tokens, and a mask stands for one; give a shorter one"
         )
     beyond = next((token for token in tokens if token >= model.sizes.vocabulary), None)
     if beyond is not None:

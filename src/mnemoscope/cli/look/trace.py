@@ -40,7 +40,6 @@ def trace(options: TraceOptions, *, json: bool) -> None:
 
         pictures.check_ending(out)
     from mnemoscope import tracing
-    from mnemoscope.tracing.predictions import check_continues
 
     loaded = load_shown(model, options.loading).given(options.source)
     if options.mask == EACH:
@@ -59,8 +58,6 @@ def trace(options: TraceOptions, *, json: bool) -> None:
         loaded.prompt_text(given, whole=options.whole, mask=mask),
         interventions_of(options.changes, of=loaded),
     )
-    if options.generate:
-        check_continues(loaded)
     script = tracing.as_python(model, asked, parsed, source=options.source, opening=options.loading.opening)
     drawn = {}
     if figure1 is not None and out is not None:

@@ -31,14 +31,12 @@ class MarkedPrompt(str):
 class MaskedPrompt(MarkedPrompt):
     """A text of whose tokens a masked model does not see the one at `position` (below 0: from the end)."""
 
+    position: int
+
     def __new__(cls, text: str, position: int) -> "MaskedPrompt":
         prompt = super().__new__(cls, text)
-        prompt.marks = (position,)
+        prompt.position, prompt.marks = position, (position,)
         return prompt
-
-    @property
-    def position(self) -> int:
-        return self.marks[0]
 
 
 class ChatPrompt(MarkedPrompt):
