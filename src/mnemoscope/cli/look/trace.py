@@ -46,18 +46,14 @@ def trace(options: TraceOptions, *, json: bool) -> None:
         found = tracing.mask_each(loaded, asked := loaded.prompt_text(given))
         origin = made_by(model=loaded.fingerprint, atlas=None, options={"prompt": asked, "mask": EACH}, seed=None)
         with tracing.for_terminal(terminal_columns()):
-            cells = [
-                [f"{one:.3f}" if isinstance(one, float) else show_token(str(one)) for one in row]
-                for row in found.rows()
-            ]
+            rows = found.rows()
+            cells = [[f"{one:.3f}" if type(one) is float else show_token(str(one)) for one in row] for row in rows]
             text = "\n".join(Table(found.columns, cells, (8, 20, 20, 5, 5, 11, 6)).lines())
         emit({"model": loaded.spec, "masked": found.to_dicts(), "made_by": origin}) if json else print_shown(text)
         return
     mask = None if options.mask is None else int(options.mask)
-    asked, parsed = (
-        loaded.prompt_text(given, whole=options.whole, mask=mask),
-        interventions_of(options.changes, of=loaded),
-    )
+    asked = loaded.prompt_text(given, whole=options.whole, mask=mask)
+    parsed = interventions_of(options.changes, of=loaded)
     script = tracing.as_python(model, asked, parsed, source=options.source, opening=options.loading.opening)
     drawn = {}
     if figure1 is not None and out is not None:
