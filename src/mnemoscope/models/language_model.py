@@ -237,11 +237,10 @@ class LanguageModel(metaclass=_Reloaded):
 
     def tokens_after(self, prompt: str, text: str, position: int | None = None) -> list[int]:
         """The token ids of a text, at least one, that stands behind a prompt, or behind one of its positions
-        (`position` None: the last); for a masked model the one token in place of the mask. Raises PromptError where the
-        text changes the prompt's own tokens.
+        (`position` None: the last). Raises PromptError where the text changes the prompt's own tokens.
         """
         tokens = self.prompt_tokens(prompt)
-        return read_answer(self._reader_of(prompt), prompt, tokens, text, position, self.reading)
+        return read_answer(self._reader_of(prompt), prompt, tokens, text, position)
 
     def vocabulary(self) -> tuple[list[str], list[bytes]]:
         """Text and bytes of every row of the head, empty for rows without a token. Cached: do not change it."""
