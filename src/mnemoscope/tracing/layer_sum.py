@@ -54,7 +54,9 @@ def layer_sum(
     prompt, changes = model.prompt_text(prompt), interventions_of(interventions, of=model)
     tokens, first, own = model.prompt_tokens(prompt), first_position(prompt), own_tokens(prompt)
     at_mask = position is None and not model.reading.causal
-    place = model.reading.asked_column(tokens) if at_mask else choose_position(len(tokens), position, first=first, own=own)
+    place = (
+        model.reading.asked_column(tokens) if at_mask else choose_position(len(tokens), position, first=first, own=own)
+    )
     column, read = model.reading.own(len(tokens)).start + place, dict[str, Tensor]()
 
     def keep(_: int, block: Block) -> None:

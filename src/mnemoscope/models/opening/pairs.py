@@ -15,15 +15,15 @@ from mnemoscope.models.modules.offloading import device_of_module
 from mnemoscope.models.modules.quiet import suppress_warnings
 from mnemoscope.models.tokens.model_tokens import frame_of
 
-_OWN = [5, 7, 6]
-"""The target of a model without a tokenizer."""
+_OWN, _END = [5, 7, 6], 8
+"""The target of a model without a tokenizer, and the label behind it."""
 
 
 def pair_reading(model: Any, tokenizer: Any) -> Reading:
     """Tokenises a target as labels, and asks the model's own code what its decoder then reads."""
     if not takes(encoder_of(model), "input_ids"):
         raise ModelUnsupported(f"the encoder of {type(model).__name__} reads no text; its source cannot be given")
-    own, labels = _OWN, _OWN
+    own, labels = _OWN, [*_OWN, _END]
     if callable(tokenizer):
         made = tokenizer(text_target="a b", return_special_tokens_mask=True)
         labels = [*made["input_ids"]]
@@ -38,6 +38,8 @@ def pair_reading(model: Any, tokenizer: Any) -> Reading:
     starts = [at for at in range(1, len(read)) if own and read[at : at + len(own)] == own]
     if not starts:
         raise ModelUnsupported(f"{type(model).__name__} does not read its own labels, shifted, as a target")
+    if labels[-1] == _END and _END in read[: starts[0]]:
+        raise ModelUnsupported(f"{type(model).__name__} begins a target with its language; name its tokenizer")
     return Reading(tuple(read[: starts[0]]), source=frame_of(tokenizer))
 
 
