@@ -79,7 +79,7 @@ class TraceOptions(ModelArgument):
     temperature: float = option(0.0, "Of that continuation; 0 always takes the best token.", metavar="T", least=0)
     seed: int = option(0, "Of a continuation with a temperature above 0.", least=0)
     position: int | None = option(None, "The position whose layers are shown.", instead="the last")
-    source: str | None = option(None, "What an encoder-decoder reads; PROMPT is its text so far.", metavar="TEXT")
+    source: str | None = option(None, "What an encoder-decoder reads (PROMPT is its text so far).", metavar="TEXT")
     asked: ChatOptions
     whole: bool = option(False, "Positions count the whole chat, not only its last message.")
     top: int = option(10, "Predictions of each stream (--json gives all).", metavar="K", least=1)

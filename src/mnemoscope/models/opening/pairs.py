@@ -17,6 +17,8 @@ from mnemoscope.models.tokens.model_tokens import frame_of
 
 _OWN, _END = [5, 7, 6], 8
 """The target of a model without a tokenizer, and the label behind it."""
+_SWITCH = "_switch_to_target_mode"
+"""A private name of transformers: its public call makes token ids with special tokens, and nothing else."""
 
 
 def pair_reading(model: Any, tokenizer: Any) -> Reading:
@@ -61,9 +63,8 @@ def _decoder_ids(model: Any, labels: torch.Tensor) -> torch.Tensor:
 
 def as_target(tokenizer: Any) -> Any:
     """The tokenizer as it reads a target: Marian's has a SentencePiece model for each side."""
-    switch = "_switch_to_target_mode"
-    if not hasattr(tokenizer, switch) or hasattr(tokenizer, "backend_tokenizer"):
+    if getattr(tokenizer, "backend_tokenizer", None) is not None or getattr(tokenizer, _SWITCH, None) is None:
         return tokenizer
     tokenizer = copy.deepcopy(tokenizer)
-    getattr(tokenizer, switch)()
+    getattr(tokenizer, _SWITCH)()
     return tokenizer
