@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from mnemoscope.foundation.formatting import DASH, Form, format_value
+from mnemoscope.foundation.words import NEXT, Words, in_words
 
 
 @dataclass(frozen=True)
@@ -18,9 +19,9 @@ class Column:
     """One column: its type and what stands in it, in words for FORMAT.md and for the headings of pages.
 
     `form` says how people are shown a number; `label` what it is called then (the name, with blanks for underscores),
-    `unit` what it is counted in. `of_head`: its tokens are rows of the model's head; the columns `nulls_as` are null
-    in the same rows, the lists of `lengths_as` as long. Lists have `items` entries, or where that is 0 as many in all
-    rows.
+    `unit` what it is counted in; label and meaning may hold names of foundation/words.py in braces. `of_head`: its
+    tokens are rows of the model's head; the columns `nulls_as` are null in the same rows, the lists of `lengths_as` as
+    long. Lists have `items` entries, or where that is 0 as many in all rows.
     """
 
     field: pa.Field
@@ -45,10 +46,14 @@ class Column:
         spoken = {"halffloat": "float16", "float": "float32", "double": "float64", "bool": "boolean"}.get(plain, plain)
         return f"{'list of ' * is_list}{spoken}{'?' * self.field.nullable}"
 
+    def spoken(self, words: Words) -> "Column":
+        """With label and meaning in these words."""
+        return replace(self, label=in_words(self.label, words), meaning=in_words(self.meaning, words))
+
     @property
     def about(self) -> str:
         """What stands in it, with its unit."""
-        return "; ".join(filter(None, (self.meaning, self.unit and f"in {self.unit}")))
+        return in_words("; ".join(filter(None, (self.meaning, self.unit and f"in {self.unit}"))), NEXT)
 
     def format(self, value: float | None) -> str:
         """A number as people are shown it, with its unit; a dash for none."""
@@ -103,10 +108,10 @@ class TableKind:
         """Every column by name, those of some models last."""
         return {column.name: column for column in (*self.of_all, *self.of_experts, *self.of_some)}
 
-    def numbers(self, row: Mapping[str, Any]) -> list[tuple[Column, str]]:
+    def numbers(self, row: Mapping[str, Any], words: Words = NEXT) -> list[tuple[Column, str]]:
         """The numbers of a row, each as it is shown; without nulls, and columns that the row lacks."""
         there = (one for one in self.by_name.values() if one.form and row.get(one.name) is not None)
-        return [(one, one.format(row[one.name])) for one in there]
+        return [(one.spoken(words), one.format(row[one.name])) for one in there]
 
     def columns_beside(self, names: Sequence[str]) -> pa.Schema:
         """The columns, with those of some models if `names` has them: `expert` before `memory`, others last."""

@@ -482,11 +482,15 @@ def with_texts(atlas: Atlas, rows: pl.DataFrame, *, sentences: str = "text") -> 
     """
     stored = atlas.sentences(rows["sentence"].to_list(), columns=list({"sentence": 0, "tokens": 0, sentences: 0}))
     prefixes = atlas.prefixes(rows.select("sentence", "position").rows(), stored=stored)
+    read = prefixes
+    if not atlas.reading.causal:
+        whole = dict(stored.select("sentence", "tokens").iter_rows())
+        read = [whole[sentence] for sentence in rows["sentence"]]
     features = rows.select(cs.by_name("layer", "expert", "memory", "sign", require_all=False)).rows()
     rows = rows.with_columns(
         _strings("trigger_text", atlas.token_text(rows["token"].to_list())),
         _strings("next_text", atlas.token_text(rows["next_token"].to_list())),
-        pl.Series("fold", fold_triggers(features, rows["rank"].to_list(), prefixes), pl.Int16),
+        pl.Series("fold", fold_triggers(features, rows["rank"].to_list(), read), pl.Int16),
         _strings("prefix", [atlas.vocabulary.text(prefix) for prefix in prefixes]),
     )
     return rows.join(stored.select("sentence", sentences), on="sentence", how="left", maintain_order="left")

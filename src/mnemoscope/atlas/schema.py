@@ -88,16 +88,17 @@ _KINDS = (
         "layer",
         for_experts=f"""
         {_EXPERT}
-        all_prefixes int64 form=count | mined prefixes, also those that its expert did not get
+        all_prefixes int64 form=count label='all {{places}}' | mined {{places}}, also those that its expert did not get
     """,
     ).with_columns("""
         memory int32
-        prefixes int64 form=count | mined prefixes; in a model of experts those that were routed to its expert
+        prefixes int64 form=count label={places} | mined {places}; in a model of experts those that were
+            routed to its expert
         positive int64 form=count | those with a coefficient > 0
         mean float64 form=number label='mean activation' | of the coefficient, over `prefixes`
         min float32 form=number label=lowest | coefficient, over `prefixes`
         max float32 form=number label=highest | likewise
-        sampled int64 form=count label='prefixes sampled' | prefixes in the plan's sample of batches
+        sampled int64 form=count label='{places} sampled' | {places} in the plan's sample of batches
         std float64 form=number label='standard deviation' | of the coefficient: population, over the sample; right to
             1e-6 of itself for coefficients of any float32 size, where the mean is at most 10,000 times as large
         histogram [int64] items=36 | 36 counts over the sample
@@ -118,12 +119,12 @@ _KINDS = (
         entropy float32 form=number unit=nats | of the same softmax
         target int32? of_head | the next token of the best trigger that has one
         target_rank int32? form=rank label="target's rank" | of the target under the value; 0: the value agrees
-        trigger_log_probability float32? form=number label='log probability of what follows' | mean log probability of
-            the next tokens of the triggers under the value
+        trigger_log_probability float32? form=number label='log probability of {what_is_there}' | mean log probability
+            of the {next_tokens} of the triggers under the value
         working_logit float32? form=number unit=nats nulls_as=working_probability
             label='top score at typical activation' | the value at its typical activation: times the median
             coefficient of the memory's positive triggers and the model's multipliers, over the layer's `value_scales`;
-            its top score minus its mean score. Null without positive triggers, and everywhere without prefixes
+            its top score minus its mean score. Null without positive triggers, and everywhere without {cases}
         working_probability float32? form=share label='at typical activation' | the largest of the softmax of the
             value at its typical activation; null where `working_logit` is
         working_logit_negative float32? form=number unit=nats nulls_as=working_probability_negative
@@ -333,13 +334,13 @@ _KINDS = (
     TableKind("random_sentences", 1_024, optional=True, for_some=_OF_PAIRS).with_columns(_SENTENCES),
     TableKind("importance", 1_024, "layer", optional=True, for_experts=_EXPERT).with_columns("""
         memory int32
-        prefixes int64 form=count label='validation prefixes' | how many there were
+        prefixes int64 form=count label='validation {cases}' | how many there were
         direct float32 form=number unit=logits label='direct effect' | mean of the size of its direct effect: what its
             coefficient times its value adds to F (the logit of the model's top token less its runner-up's), every norm
             behind it linear at its own scale
         attribution float32 form=number unit=logits | mean of the size of m dF/dm: what F (the logit of the model's
             top token less its runner-up's) would lose without it, to first order, later layers included
-        direct_among_20 float32 form=share label='among the 20 largest direct effects' | the share of prefixes at which
+        direct_among_20 float32 form=share label='among the 20 largest direct effects' | the share of {cases} at which
             no 20 memories of the network, layers that were not mined included, have a larger one; an effect of 0 does
             not count
         attribution_among_20 float32 form=share label='among the 20 largest attributions' | the same of

@@ -7,6 +7,7 @@ control code of a drawn text gets through, and no text is parsed as rich's marku
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from textwrap import wrap as wrap_text
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ from mnemoscope.foundation.formatting import (
     times_chance,
 )
 from mnemoscope.foundation.near_duplicates import group_folds
+from mnemoscope.foundation.words import Words, in_words
 
 if TYPE_CHECKING:
     from mnemoscope.atlas.memory_document import MemoryDocument, Row
@@ -38,7 +40,7 @@ _READ = 8
 """Top tokens shown of a value under a lens."""
 _LENSES = {
     "readings": ("Value through the lenses of its layer", "target_rank", "top_texts", "target"),
-    "key_readings": ("What its key looks for, among the words", "trigger_rank", "key_top_texts", "last trigger token"),
+    "key_readings": ("What its key looks for, among the words", "trigger_rank", "key_top_texts", "{last_trigger}"),
 }
 """By table the headline, the columns of rank and tokens, and what the rank is of."""
 _VALUE_SAID = (
@@ -113,7 +115,7 @@ def _rich_table(columns: Sequence[str], table: Table, *, foldable: Sequence[bool
 
 def draw_memory(document: "MemoryDocument", *, limit: int) -> None:
     """Prints a memory on stdout, at most `limit` prefixes of each sign."""
-    console, manifest = stdout_console(piped_width=120), document.atlas.manifest
+    console, manifest, words = stdout_console(piped_width=120), document.atlas.manifest, document.atlas.reading.words
     about = f"{document.memory.id}  model {manifest.model.spec}, text {manifest.corpus.spec}"
     console.print(Text(about, style="bold"))
     for row in document.rows("labels") or ():
@@ -135,11 +137,11 @@ def draw_memory(document: "MemoryDocument", *, limit: int) -> None:
                 )
                 for row in readings
             ]
-            print_table(console, Table(("lens", f">rank of the {of}", "top tokens"), lines))
-    _draw_activity(console, document.activity)
+            print_table(console, Table(("lens", in_words(f">rank of the {of}", words), "top tokens"), lines))
+    _draw_activity(console, document.activity, words)
     if importance := document.row("importance"):
         _headline(console, "What predictions hang on it")
-        console.print(f"  {_numbers('importance', importance)}")
+        console.print(f"  {_numbers('importance', importance, words)}")
     if (near := document.rows("neighbours")) is not None:
         _headline(console, "Neighbours (most similar values)")
         tops = [DASH if row["top_text"] is None else show_token(row["top_text"]) for row in near]
@@ -186,9 +188,10 @@ def _draw_triggers(console: Console, name: str, document: "MemoryDocument", sign
         if sign == 1:
             _headline(console, f"{name}: none, the memory never fired")
         return
+    words, reading = document.atlas.reading.words, document.atlas.reading
     prefixes, count = sum(map(len, folds)), sum(len(group) for groups in folds for group in groups)
     alike = f", {len(folds)} without near-duplicates" if prefixes > len(folds) else ""
-    _headline(console, f"{name}: {count}, of {prefixes} different prefixes{alike}")
+    _headline(console, f"{name}: {count}, of {prefixes} different {words['prefixes']}{alike}")
     narrow = console.width < _ROOMY
     # From the hub the table is fetched for --json alone: it is larger than all other tables of a layer.
     colours = {} if document.atlas.foreign else _token_colours(document, sign)
@@ -197,45 +200,59 @@ def _draw_triggers(console: Console, name: str, document: "MemoryDocument", sign
         first, times = group[0], f"x{len(group)}" if len(group) > 1 else ""
         more = Text(f"\nand {len(similar)} like it" if similar else "", "dim")
         rank, coefficient = str(first["rank"]), f"{first['coefficient']:.3f}"
-        after = dict.fromkeys("(end)" if row["next_text"] is None else show_token(row["next_text"]) for row in group)
+        target = "next_text" if reading.causal else "trigger_text"
+        after = dict.fromkeys("(end)" if row[target] is None else show_token(row[target]) for row in group)
         following = " ".join([*after][:3]) + (" ..." if len(after) > 3 else "")
+        own = first.get("own_coefficient")
+        following += "" if own is None else f" ({own:.3f} with it masked)"
+        rest = "" if reading.causal else document.atlas.vocabulary.text(first["tokens"][first["position"] + 1 :])
+        draw = partial(mark_trigger, first, colours.get(first["rank"]), rest=rest)
         if narrow:
-            marked = mark_trigger(first, colours.get(first["rank"]), width=console.width - _BESIDE_TRIGGERS)
-            below = " ".join(filter(None, (times, f"next {following}")))
+            marked = draw(width=console.width - _BESIDE_TRIGGERS)
+            below = " ".join(filter(None, (times, f"{words['next']} {following}")))
             lines.append((rank, coefficient, Text.assemble(marked, "\n", (below, "dim"), more, overflow="fold")))
         else:
-            marked = mark_trigger(first, colours.get(first["rank"]), width=max(20, console.width - 62))
+            marked = draw(width=max(20, console.width - 62))
             lines.append((rank, coefficient, times, Text.assemble(marked, more), following))
-    columns = ("", "", "prefix") if narrow else (">rank", ">activation\n(coefficient)", ">count", "prefix", "next")
+    text, last = words["prefix"], words["next"]
+    columns = ("", "", text) if narrow else (">rank", ">activation\n(coefficient)", ">count", text, last)
     print_table(console, Table(columns, lines))
     if len(folds) > limit:
-        console.print(Text(f"  and {len(folds) - limit} more prefixes (--limit {len(folds)} shows all)", style="dim"))
+        console.print(
+            Text(f"  and {len(folds) - limit} more {words['prefixes']} (--limit {len(folds)} shows all)", style="dim")
+        )
 
 
-def mark_trigger(row: Mapping[str, Any], colours: Sequence[tuple[str, str]] | None = None, *, width: int) -> Text:
-    """The end of a trigger's prefix, as much as fits, with the trigger token in marks; `colours` are text and style of
-    its sentence's tokens.
+def mark_trigger(
+    row: Mapping[str, Any], colours: Sequence[tuple[str, str]] | None = None, *, width: int, rest: str = ""
+) -> Text:
+    """The end of a trigger's prefix, as much as fits, with the trigger token in marks, and what is read behind it, the
+    `rest`; `colours` are text and style of its sentence's tokens.
     """
     token = row["trigger_text"]
     if colours is None:
-        shown, style = Text(show_text(before_token(row["prefix"], token))), ""
+        shown, style, after = Text(show_text(before_token(row["prefix"], token))), "", Text(show_text(f"x{rest}")[1:])
     else:
         shown, style = Text.assemble(*colours[: row["position"]]), colours[row["position"]][1]
+        after = Text.assemble(*colours[row["position"] + 1 :] if rest else ())
     marked = f"«{show_token(token)}»"
     room = width - cell_len(marked) - 1
+    after.truncate(max(room // 2, room - cell_len(shown.plain)), overflow="ellipsis")
+    room -= cell_len(after.plain)
     if cell_len(shown.plain) > room:
         while shown and cell_len(shown.plain) > room:
             shown = shown[1:]
         shown = Text("…") + shown
-    return Text.assemble(shown, (marked, f"bold {style}"))
+    return Text.assemble(shown, (marked, f"bold {style}"), after)
 
 
 def _draw_value(console: Console, document: "MemoryDocument", value: "Row") -> None:
     from mnemoscope.atlas.features import features_of
 
     vocabulary, texts = document.atlas.manifest.model.sizes.vocabulary, document.atlas.vocabulary.texts
+    words = document.atlas.reading.words
     _headline(console, "Value")
-    above, rank = "{:.2f} nats above the mean token", "first trigger's next token: rank {:,}"
+    above, rank = "{:.2f} nats above the mean token", f"first {words['its_target']}: rank {{:,}}"
     readings = (
         ("at its typical activation", "working_probability", "working_logit", above),
         ("the same below zero", "working_probability_negative", "working_logit_negative", above),
@@ -250,7 +267,7 @@ def _draw_value(console: Console, document: "MemoryDocument", value: "Row") -> N
         if share is not None
     ]
     print_table(console, Table(("largest probability", ">", ">x chance", ""), lines))
-    console.print(f"  {_numbers('values', value, but=_VALUE_SAID)}")
+    console.print(f"  {_numbers('values', value, words, but=_VALUE_SAID)}")
     for feature in features_of(value):
         where = "where it fires" if feature.sign == 1 else "where it is negative"
         token = show_token(value[f"{feature.end}_texts"][0])
@@ -259,9 +276,9 @@ def _draw_value(console: Console, document: "MemoryDocument", value: "Row") -> N
         console.print(Text(f"  {where}: {promotes} ({out})"))
     if value["target"] is not None:
         score = value["trigger_log_probability"]
-        mean = "" if score is None else f"; mean log p of next tokens {score:.2f}"
+        mean = "" if score is None else f"; mean log p of {words['next_tokens']} {score:.2f}"
         target = show_token(value["target_text"])
-        console.print(Text(f"  best trigger's next token {target}: rank {value['target_rank']:,}{mean}"))
+        console.print(Text(f"  best {words['its_target']} {target}: rank {value['target_rank']:,}{mean}"))
     ends = zip(document.value_tokens("top")[:10], document.value_tokens("bottom")[:10], strict=True)
     rows = [
         (show_token(texts[top]), f"{score:.3f}", f"{share:.4f}", "", show_token(texts[bottom]), f"{low:.3f}")
@@ -271,18 +288,18 @@ def _draw_value(console: Console, document: "MemoryDocument", value: "Row") -> N
     print_table(console, Table(columns, rows))
 
 
-def _numbers(table: str, row: "Row", *, but: Sequence[str] = ()) -> str:
+def _numbers(table: str, row: "Row", words: Words, *, but: Sequence[str] = ()) -> str:
     """The numbers of a table's row, `but` those that stand elsewhere."""
-    texts = (f"{column.label} {text}" for column, text in TABLES[table].numbers(row) if column.name not in but)
+    texts = (f"{column.label} {text}" for column, text in TABLES[table].numbers(row, words) if column.name not in but)
     return ", ".join(texts).replace("\N{NO-BREAK SPACE}", " ")
 
 
-def _draw_activity(console: Console, activity: "Row") -> None:
+def _draw_activity(console: Console, activity: "Row", words: Words) -> None:
     prefixes, positive, every = activity["prefixes"], activity["positive"], activity["all_prefixes"]
     share = 100 * positive / prefixes if prefixes else 0.0
     routed = "" if every == prefixes else f", those of {every:,} that its expert gets"
-    _headline(console, f"Activity: positive on {positive:,} of {prefixes:,} prefixes ({share:.2f} %){routed}")
-    console.print(f"  {_numbers('activity', activity, but=('prefixes', 'all_prefixes', 'positive', 'sampled'))}")
+    _headline(console, f"Activity: positive on {positive:,} of {prefixes:,} {words['places']} ({share:.2f} %){routed}")
+    console.print(f"  {_numbers('activity', activity, words, but=('prefixes', 'all_prefixes', 'positive', 'sampled'))}")
     strong = (activity["strong"], "above"), (activity["strong_negative"], "below")
     if sides := [f"{plain_percent(share)} {side} zero" for share, side in strong if share is not None]:
         console.print(f"  strongly active (≥ 1/8 of its extreme): {', '.join(sides)}")
@@ -292,5 +309,5 @@ def _draw_activity(console: Console, activity: "Row") -> None:
         bounds = ends if None in (low, high) else f"{low:.3g} to {high:.3g}"
         rows.append((bounds, "█" * math.ceil(30 * count / most), f"{count:,}"))
     if rows:
-        columns = (">activation (coefficient)", f"of {activity['sampled']:,} sampled prefixes", ">")
+        columns = (">activation (coefficient)", f"of {activity['sampled']:,} sampled {words['places']}", ">")
         print_table(console, Table(columns, rows))

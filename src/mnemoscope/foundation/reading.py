@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mnemoscope.errors import PromptError
+from mnemoscope.foundation.words import NEXT, SAME, Words
 
 CONTINUES_NOTHING = (
-    "a model that reads sentences whole continues no text: `memorised` and `mnemoscope audit` are not asked of it"
+    "a model that reads sentences whole continues no text: generation, audits and `memorised` are not asked of it"
 )
 
 Count = TypeVar("Count", int, NDArray[np.int64])
@@ -50,6 +51,11 @@ class Reading:
     def causal(self) -> bool:
         """A position sees itself and those before it; else the whole sentence."""
         return self.predicts == "next"
+
+    @property
+    def words(self) -> Words:
+        """Those of pages and printed lines."""
+        return NEXT if self.causal else SAME
 
     @property
     def offset(self) -> int:

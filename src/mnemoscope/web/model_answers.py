@@ -40,12 +40,13 @@ def count_changes(prompt: str, changes: Changes) -> tuple[Intervention, ...]:
     return counted_from(map(Intervention.parse, changes), first_position(prompt))
 
 
-def page_prompt(worker: ModelWorker, text: str | None, chat: bool, mask: int | None = None) -> str:
+def page_prompt(worker: ModelWorker, text: str | None, chat: bool, mask: int | str | None = None) -> str:
     """A page's text as a prompt: with `chat` what a user says; `mask` is the token that a masked model does not see."""
     if not text:
         raise PromptError("the prompt is empty; write at least one word")
     try:
-        return worker.model.prompt_text([{"role": "user", "content": text}] if chat else text, mask=mask)
+        asked = [{"role": "user", "content": text}] if chat else text
+        return worker.model.prompt_text(asked, mask=mask if isinstance(mask, int) else None)
     except (ModelUnsupported, OptionError) as problem:
         raise PromptError(str(problem)) from None  # what was asked for is at fault
 

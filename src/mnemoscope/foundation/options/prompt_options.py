@@ -1,5 +1,6 @@
 """The options of the verbs that run a model on prompts: trace, attribute, diff, audit. Needs no torch."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ class ChatOptions(DeclaredOptions):
 
 
 def _check_mask(mask: str | int) -> None:
-    if mask != EACH and not str(mask).removeprefix("-").isdecimal():
+    if mask != EACH and re.fullmatch("-?[0-9]{1,9}", str(mask)) is None:
         raise OptionError(f"--mask {mask!r} is impossible; it must be the number of a position, or {EACH}")
 
 

@@ -59,8 +59,7 @@ def memory_page(edition: Edition, name: MemoryName, address: MemoryAddress = PLA
         raise PageNotFound(f"There is no page {f'/{name}'!r}.")
     wanted, pattern, changes = MemoryId.parse(name), address.pattern, address.changes
     people = edition.published(wanted)
-    asked = {"prompt": address.prompt, "chat": address.chat, "mask": address.mask}
-    carried = TraceAddress(**asked, changes=changes, at=address.at)
+    carried = TraceAddress(prompt=address.prompt, chat=address.chat, mask=address.mask, changes=changes, at=address.at)
     document = edition.document(wanted)
     numbers = [one["pattern"] for one in document.patterns or ()]
     if pattern is not None and pattern not in numbers:
@@ -100,13 +99,18 @@ def memory_page(edition: Edition, name: MemoryName, address: MemoryAddress = PLA
         carry = carried.query()
         rows = {"values": value, "activity": document.row("activity"), "importance": importance, "roles": in_and_out}
         return {
-            "positive": group_triggers(triggers, 1, says=value["top_tokens"][0]),
-            "negative": group_triggers(triggers, -1, says=None),
+            "positive": group_triggers(triggers, 1, says=value["top_tokens"][0], reading=edition.atlas.reading),
+            "negative": group_triggers(triggers, -1, says=None, reading=edition.atlas.reading),
             "drawn": drawn
-            and [one | {kind: random_groups(one[kind]) for kind in ("random", "middling")} for one in drawn],
+            and [
+                one | {kind: random_groups(one[kind], edition.atlas.reading) for kind in ("random", "middling")}
+                for one in drawn
+            ],
             "coloured_examples": any(one["tokens"] for one in triggers),
             "bars": bars(data["activity"]),
-            "numbers": {table: TABLES[table].numbers(row) for table, row in rows.items() if row},
+            "numbers": {
+                table: TABLES[table].numbers(row, edition.atlas.reading.words) for table, row in rows.items() if row
+            },
             "carry": f"&{carry}" if carry else "",
             "figure1": _figure1(document),
             "add": carried.with_change(f"{wanted}=0"),
@@ -196,7 +200,7 @@ def _follows(edition: Edition, value: Data, triggers: list[Data]) -> Data:
 
 
 def _count_followed(triggers: list[Data], sign: int, says: int) -> dict[str, int]:
-    """How many of the best triggers of a sign are followed by the token `says`."""
+    """How many of the best triggers of a sign speak of the token `says`."""
     best = [one for one in triggers if one["sign"] == sign and one["rank"] < BEST_TRIGGERS]
     followed = sum(one["next"] is not None and one["next"]["token"] == says for one in best)
     return {"followed": followed, "best": len(best)}

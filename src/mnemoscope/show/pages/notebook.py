@@ -19,7 +19,7 @@ from mnemoscope.show.pages.edition import Data
 from mnemoscope.show.pages.model.diff import DiffAddress, DiffView
 from mnemoscope.show.pages.model.edges import draw_edges
 from mnemoscope.show.pages.model.trace import STREAMS, TraceAddress, TraceView, draw_effects
-from mnemoscope.show.pages.page import environment
+from mnemoscope.show.pages.page import environment, spoken
 from mnemoscope.show.pages.triggers import group_triggers, triggers_view
 
 LISTED, PROMOTED, GUESSES = 8, 10, 5
@@ -44,10 +44,13 @@ def memory_html(atlas: Atlas, memory: MemoryId) -> str:
         model=atlas.manifest.model.spec,
         labels={sign: listed_labels(atlas, [(memory, sign)]).get((memory, sign)) for sign in says},
         promotes=value and [atlas.vocabulary.token(token) for token in promoted_tokens(value)[:PROMOTED]],
-        examples={sign: group_triggers(triggers, sign, says=token) for sign, token in says.items()},
+        examples={
+            sign: group_triggers(triggers, sign, says=token, reading=atlas.reading) for sign, token in says.items()
+        },
         listed_at_once=LISTED,
         pattern=None,
         carry="",
+        **spoken(atlas.reading),
     )
 
 

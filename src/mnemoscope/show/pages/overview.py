@@ -15,7 +15,7 @@ from mnemoscope.show.figures.summary import describe_mining, warnings
 from mnemoscope.show.pages.edition import Data, Edition
 from mnemoscope.show.pages.page import Page, PageKind
 from mnemoscope.show.pages.questions import answers_of, draw_small
-from mnemoscope.show.pages.triggers import place_view, shorten_start
+from mnemoscope.show.pages.triggers import place_view, shorten_end, shorten_start
 
 
 def overview_page(edition: Edition) -> Page:
@@ -79,7 +79,7 @@ def overview_words(edition: Edition, data: Data) -> Data:
 
 
 def striking_memories(edition: Edition) -> list[Data]:
-    """The most striking memories; `example` is a trigger followed by the value's top token, if there is one."""
+    """The most striking memories; `example` is a trigger that speaks of the value's top token, if there is one."""
     memories, atlas = [], edition.atlas
     for row in best_examples(atlas).to_dicts():
         memory = atlas.name(row["layer"], row["memory"])
@@ -99,6 +99,7 @@ def striking_memories(edition: Edition) -> list[Data]:
                     "token": shown["token"],
                     "next": shown["next"],
                     "foretold": bool(followed),
+                    **({} if atlas.reading.causal else {"short_after": shorten_end(show_text(shown["after"]))}),
                 },
             }
         )

@@ -21,6 +21,7 @@ from mnemoscope.atlas.schema import table_kind
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.foundation.formatting import DASH, format_value, show_text, show_token, times_chance
 from mnemoscope.foundation.memory_names import MemoryId
+from mnemoscope.foundation.reading import Reading
 from mnemoscope.show.pages.edition import Data, Edition
 
 MODEL, SECOND = "model", "second model"
@@ -130,7 +131,12 @@ class Frame:
 
     def render(self, template: str, values: Data) -> str:
         usual = {"frame": self, "link": self.link, "asset": self.asset, "twin": "", "title": "", "bare": False}
-        return environment().get_template(template).render(usual | values)
+        return environment().get_template(template).render(usual | spoken(self.edition.atlas.reading) | values)
+
+
+def spoken(reading: Reading) -> Data:
+    """Of every template: the `words` for how the model reads, and whether it is `causal`."""
+    return {"causal": reading.causal, "words": {name: Markup(text) for name, text in reading.words.items()}}
 
 
 def _sign(value: float | None, digits: int = 2) -> str:
@@ -159,5 +165,6 @@ def environment() -> Environment:
         "count": lambda value: DASH if value is None else f"{value:,}",
         "part": lambda text: quote(str(text), safe=""),
     }
+    engine.globals |= spoken(Reading())
     engine.globals["column"] = lambda table, name: table_kind(table).by_name[name]
     return engine

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from mnemoscope.atlas import Atlas
@@ -24,7 +25,7 @@ from mnemoscope.show.pages.overview import striking_memories
 from mnemoscope.show.pages.page import Page
 from mnemoscope.show.pages.questions import answers_of, question_view
 from mnemoscope.show.pages.routing import routing_views
-from mnemoscope.show.pages.triggers import group_triggers, shorten_start, triggers_view
+from mnemoscope.show.pages.triggers import group_triggers, shorten_end, shorten_start, triggers_view
 
 Facts = list[tuple[str, str]]
 
@@ -59,7 +60,7 @@ def read_memories(edition: Edition) -> list[Data]:
         memory = MemoryId.parse(striking["memory"])
         document = edition.document(memory)
         top = [token for token, *_ in document.value_tokens("top")[:6]]
-        triggers = group_triggers(triggers_view(document), 1, says=top[0])
+        triggers = group_triggers(triggers_view(document), 1, says=top[0], reading=edition.atlas.reading)
         about = {
             "triggers": triggers[:8],
             "patterns": (document.patterns or [])[:5],
@@ -70,15 +71,26 @@ def read_memories(edition: Edition) -> list[Data]:
 
 
 def composition_cases(edition: Edition, listed: pl.DataFrame) -> list[Data]:
-    """Prefixes whose prediction the last layer composes: the prefix, and the next token by each stream and the text."""
+    """Prefixes whose prediction the last layer composes: the prefix, and the next token by each stream and the text.
+    Of a masked model the sentences, with the mask marked.
+    """
     atlas, cases = edition.atlas, []
     stored = atlas.table("prefixes").select("prefix", "sentence", "position").rows_by_key("prefix", unique=True)
-    prefixes = atlas.prefixes([stored[prefix] for prefix in listed["prefix"]])
-    for row, prefix in zip(listed.to_dicts(), prefixes, strict=True):
+    places = [stored[prefix] for prefix in listed["prefix"]]
+    of = atlas.sentences([sentence for sentence, _ in places], columns=["sentence", "tokens"])
+    sentences = {sentence: np.array(tokens) for sentence, tokens in of.iter_rows()}
+    for row, (sentence, position) in zip(listed.to_dicts(), places, strict=True):
         tokens = [show_token(row[f"{name}_text"] or "") for name in ("residual", "ffn", "output", "next")]
-        before = atlas.vocabulary.text(prefix[:-1]).rstrip("\ufffd")
-        token = atlas.vocabulary.token(prefix[-1])
-        cases.append({"short_before": shorten_start(show_text(before)), "token": token, "said": tokens})
+        read = atlas.reading.context(sentences[sentence], position).tolist()
+        before, after = (atlas.vocabulary.text(part) for part in (read[:position], read[position + 1 :]))
+        cases.append(
+            {
+                "short_before": shorten_start(show_text(before.rstrip("\ufffd"))),
+                "token": atlas.vocabulary.token(read[position]),
+                "short_after": shorten_end(show_text(after)),
+                "said": tokens,
+            }
+        )
     return cases
 
 

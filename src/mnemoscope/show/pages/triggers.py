@@ -1,5 +1,6 @@
 """A memory's triggers as text: the text before the trigger token, the token, the next one, and the rest; and tokens
-coloured by the coefficient at each.
+coloured by the coefficient at each. Of a masked model the token itself stands for the next one, and the rest begins
+behind it.
 """
 
 from collections.abc import Sequence
@@ -14,11 +15,13 @@ from mnemoscope.errors import AtlasDamaged
 from mnemoscope.foundation.formatting import show_text, show_texts
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.foundation.near_duplicates import group_folds
+from mnemoscope.foundation.reading import Reading
 from mnemoscope.show.pages.edition import Data
 
 BEFORE, AFTER = 160, 100
 """Characters shown of a long sentence on either side of the trigger token."""
 CUT = "\N{HORIZONTAL ELLIPSIS}"
+CAUSAL = Reading()
 DRAWN = 8
 """Examples shown of each kind: random ones, and middling ones."""
 SHADES = 9
@@ -50,13 +53,18 @@ def triggers_view(document: MemoryDocument) -> list[Data]:
 
 
 def place_view(atlas: Atlas, row: Data) -> Data:
-    """What a row of `triggers` or `random` says, with the texts around its token."""
-    tokens, position, following, vocabulary = row["tokens"], row["position"], row["next_token"], atlas.vocabulary
+    """What a row of `triggers` or `random` says, with the texts around its token, and the token spoken of as `next`;
+    of a masked model also the coefficient with the token masked, where it is known.
+    """
+    tokens, position, vocabulary, reading = row["tokens"], row["position"], atlas.vocabulary, atlas.reading
+    following = row[reading.spoken_of]
+    own = {} if reading.causal else {"own_coefficient": row.get("own_coefficient")}
     return {name: row[name] for name in ("sign", "rank", "coefficient", "sentence", "position")} | {
         "before": vocabulary.text(tokens[:position]).rstrip("\ufffd"),
         "token": vocabulary.token(row["token"]),
         "next": None if following is None else vocabulary.token(following),
-        "after": vocabulary.text(tokens[position + 2 :]).lstrip("\ufffd"),
+        "after": vocabulary.text(tokens[reading.target(position) + 1 :]).lstrip("\ufffd"),
+        **own,
     }
 
 
@@ -81,29 +89,29 @@ def random_view(atlas: Atlas, memory: MemoryId) -> list[Data] | None:
     return views
 
 
-def random_groups(examples: Sequence[Data]) -> list[Data]:
+def random_groups(examples: Sequence[Data], reading: Reading) -> list[Data]:
     """Examples of a `random_view` in the form of triggers' groups, to be drawn like them."""
-    return [_group([{**one, "patterns": [], "tokens": None}], None, 0.0) for one in examples]
+    return [_group([{**one, "patterns": [], "tokens": None}], None, 0.0, reading) for one in examples]
 
 
-def group_triggers(triggers: Sequence[Data], sign: int, *, says: int | None) -> list[Data]:
+def group_triggers(triggers: Sequence[Data], sign: int, *, says: int | None, reading: Reading = CAUSAL) -> list[Data]:
     """The triggers of one sign, near-duplicates as `similar` to the best of them, equal prefixes once: of these the
-    first that is followed by the token `says`.
+    first that speaks of the token `says`.
     """
     folds = group_folds(triggers, sign)
     peak = max((abs(members[0]["coefficient"]) for fold in folds for members in fold), default=0.0)
-    groups = ([_group(members, says, peak) for members in fold] for fold in folds)
+    groups = ([_group(members, says, peak, reading) for members in fold] for fold in folds)
     return [{**first, "similar": others} for first, *others in groups]
 
 
-def _group(members: list[Data], says: int | None, peak: float) -> Data:
+def _group(members: list[Data], says: int | None, peak: float, reading: Reading) -> Data:
     def is_predicted(one: Data) -> bool:
         return one["next"] is not None and one["next"]["token"] == says
 
     first = members[0]
     shown = next((one for one in members if is_predicted(one)), first)
     before, after = show_text(shown["before"]), show_text(f"x{shown['after']}")[1:]
-    short, rest = shorten_start(before), _shorten_end(after)
+    short, rest = shorten_start(before), shorten_end(after)
     return {
         **shown,
         "rank": first["rank"],
@@ -117,22 +125,23 @@ def _group(members: list[Data], says: int | None, peak: float) -> Data:
         "short_before": short,
         "short_after": rest,
         "cut": (short, rest) != (before, after),
-        "coloured": None if first["tokens"] is None else _colour_trigger(first, shown, peak),
+        "coloured": None if first["tokens"] is None else _colour_trigger(first, shown, peak, reading),
     }
 
 
-def _colour_trigger(first: Data, shown: Data, peak: float) -> Data:
+def _colour_trigger(first: Data, shown: Data, peak: float, reading: Reading) -> Data:
     """The coloured tokens of a trigger; what follows another one with the same prefix stays without colours."""
     tokens, at = first["tokens"], first["position"]
     if shown is not first:
         tokens = [*tokens[: at + 1], *({"text": text, "coefficient": None} for text in ("", shown["after"]))]
     tokens = colour_tokens(tokens, peak)
-    before, after = tokens[:at], tokens[at + 2 :]
+    target = reading.target(at)
+    before, after = tokens[:at], tokens[target + 1 :]
     kept = len(before) - _count_within(before[::-1], BEFORE)
     return {
         "tokens": tokens,
         "here": tokens[at],
-        "next": tokens[at + 1] if shown["next"] is not None else None,
+        "next": tokens[target] if shown["next"] is not None else None,
         "before": before,
         "after": after,
         "short_before": before[kept:],
@@ -152,7 +161,7 @@ def shorten_start(text: str) -> str:
     return CUT + (rest if space and len(first) < 20 else text[-BEFORE:])
 
 
-def _shorten_end(text: str) -> str:
+def shorten_end(text: str) -> str:
     if len(text) <= AFTER:
         return text
     rest, space, last = text[:AFTER].rpartition(" ")

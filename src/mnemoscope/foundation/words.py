@@ -1,0 +1,78 @@
+"""The words of pages, reports and printed lines that depend on how a model reads a text: what a causal model reads is a
+prefix, and it speaks of the token behind; a masked model reads the sentence, and speaks of the token itself.
+
+A template takes them as `words.NAME`, a declared text as `{NAME}` (`in_words`), code as `words["NAME"]`. One that
+stands outside of this file is found by tests/test_words.py.
+"""
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+
+Words = Mapping[str, str]
+
+_PHRASES = {
+    # What a trigger is, what is counted in the mined text, and what is asked of held-out text.
+    "prefix": ("prefix", "sentence"),
+    "prefixes": ("prefixes", "sentences"),
+    "Prefix": ("Prefix", "Sentence"),
+    "place": ("prefix", "position"),
+    "places": ("prefixes", "positions"),
+    "case": ("prefix", "masked sentence"),
+    "cases": ("prefixes", "masked sentences"),
+    "a_case": ("a prefix", "a masked sentence"),
+    # The token spoken of.
+    "next": ("next", "token itself"),
+    "next_token": ("next token", "token itself"),
+    "next_tokens": ("next tokens", "own tokens"),
+    "its_target": ("trigger's next token", "trigger's token"),
+    "promoted": ("next tokens", "tokens"),
+    "last_token": ("last token", "token"),
+    "last_trigger": ("last trigger token", "trigger token"),
+    # Clauses.
+    "text_read": ("the text so far", "the sentence at a token"),
+    "does_it_follow": ("Does its top token follow its triggers?", "Is its top token the one at its triggers?"),
+    "what_follows": ("what follows", "what stands at"),
+    "what_is_there": ("what follows", "what stands there"),
+    "that_follows": ("that follows", "at"),
+    "follows": ("follows", "is the one at"),
+    "that_are_followed_by": ("that are followed by", "whose token is"),
+    "are_followed_by": ("are followed by", "are at"),
+    "followed_by_it": ("followed by it", "with that token"),
+    "end_in": ("end in", "are at"),
+    "after_best": ("After its best trigger came", "At its best trigger stands"),
+    "what_came": ("what came next in the text", "the token that is masked"),
+    "fires_after": ("fires after", "fires in"),
+    "fires_most_after": ("fires most after", "fires most in"),
+    # Sentences of legends.
+    "followed_share": (
+        "“Followed by it”: share of the 25 best triggers that are followed by the value\u2019s top token.",
+        "“With that token”: share of the 25 best triggers whose token is the value\u2019s top token.",
+    ),
+    "marked_where": (
+        "The marked token is the last of the prefix, where the memory fires",
+        "The marked token is the one at which the memory fires; the model reads the whole sentence",
+    ),
+    "marked_there": (
+        "The marked token is the prefix's last; what came next follows",
+        "The marked token is the one at which it fires; the model reads the whole sentence, also what is grey",
+    ),
+    "marked_hit": (
+        ", framed where it is the value\u2019s first token",
+        ", and a tick says that the marked token is the value\u2019s first",
+    ),
+    "ticked": ("followed by the value\u2019s first token", "it is the value\u2019s first token"),
+    "ticked_where": (
+        "What came next is ticked where it is the value\u2019s top token.",
+        "A tick says that it is the value\u2019s top token.",
+    ),
+}
+"""By name: the phrase of a model whose states predict the next token, and of one whose states predict the same one."""
+
+NEXT: Words = MappingProxyType({name: phrases[0] for name, phrases in _PHRASES.items()})
+SAME: Words = MappingProxyType({name: phrases[1] for name, phrases in _PHRASES.items()})
+
+
+def in_words(text: str, words: Words) -> str:
+    """A declared text with its `{NAME}`s in these words; other braces stay."""
+    return re.sub(r"\{([A-Za-z_]+)\}", lambda match: words.get(match[1], match[0]), text)
