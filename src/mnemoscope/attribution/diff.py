@@ -141,7 +141,7 @@ def diff(
         other: The second model, loaded or by name.
         other_adapter: The second is `model` with this PEFT adapter.
         other_prompt: The second is `model` on this prompt (or last message).
-        source: What an encoder-decoder reads; the prompts are its texts so far.
+        source: What an encoder-decoder reads; prompts are texts so far.
         target: The second's answer; None: its prediction.
         against: The first's answer; None: its prediction.
         mask: The own token that a masked model does not see, of both prompts; None: they hold the mask token, once.

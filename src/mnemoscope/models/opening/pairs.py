@@ -15,15 +15,17 @@ from mnemoscope.models.modules.offloading import device_of_module
 from mnemoscope.models.modules.quiet import suppress_warnings
 from mnemoscope.models.tokens.model_tokens import frame_of
 
-_OWN = [5, 7, 6]
-"""The target of a model without a tokenizer."""
+_OWN, _END = [5, 7, 6], 8
+"""The target of a model without a tokenizer, and the label behind it."""
+_SWITCH = "_switch_to_target_mode"
+"""A private name of transformers: its public call makes token ids with special tokens, and nothing else."""
 
 
 def pair_reading(model: Any, tokenizer: Any) -> Reading:
     """Tokenises a target as labels, and asks the model's own code what its decoder then reads."""
     if not takes(encoder_of(model), "input_ids"):
         raise ModelUnsupported(f"the encoder of {type(model).__name__} reads no text; its source cannot be given")
-    own, labels = _OWN, _OWN
+    own, labels = _OWN, [*_OWN, _END]
     if callable(tokenizer):
         made = tokenizer(text_target="a b", return_special_tokens_mask=True)
         labels = [*made["input_ids"]]
@@ -38,6 +40,8 @@ def pair_reading(model: Any, tokenizer: Any) -> Reading:
     starts = [at for at in range(1, len(read)) if own and read[at : at + len(own)] == own]
     if not starts:
         raise ModelUnsupported(f"{type(model).__name__} does not read its own labels, shifted, as a target")
+    if labels[-1] == _END and _END in read[: starts[0]]:
+        raise ModelUnsupported(f"{type(model).__name__} begins a target with its language; name its tokenizer")
     return Reading(tuple(read[: starts[0]]), source=frame_of(tokenizer))
 
 
@@ -59,9 +63,8 @@ def _decoder_ids(model: Any, labels: torch.Tensor) -> torch.Tensor:
 
 def as_target(tokenizer: Any) -> Any:
     """The tokenizer as it reads a target: Marian's has a SentencePiece model for each side."""
-    switch = "_switch_to_target_mode"
-    if not hasattr(tokenizer, switch) or hasattr(tokenizer, "backend_tokenizer"):
+    if getattr(tokenizer, "backend_tokenizer", None) is not None or getattr(tokenizer, _SWITCH, None) is None:
         return tokenizer
     tokenizer = copy.deepcopy(tokenizer)
-    getattr(tokenizer, switch)()
+    getattr(tokenizer, _SWITCH)()
     return tokenizer
