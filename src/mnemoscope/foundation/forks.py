@@ -2,10 +2,12 @@
 
 Polars cannot read there, which is said in one line; PyTorch runs with one thread (models/modules/switches.py). What
 counts is what the parent did through this package before the fork: forks before that, and what the parent did with
-these libraries itself, are not noticed.
+these libraries itself, are not noticed. And the cores that a process may use.
 """
 
 import os
+import sys
+from collections.abc import Collection
 
 from mnemoscope.errors import Forked
 
@@ -25,3 +27,7 @@ def refuse_forked() -> None:
             f"process {os.getpid()} was forked from one that had read tables (polars), and would wait for ever for its"
             " threads; start it with multiprocessing.get_context('spawn') or 'forkserver'"
         )
+
+
+def usable_cores() -> Collection[int]:
+    return os.sched_getaffinity(0) if sys.platform == "linux" else range(os.cpu_count() or 1)
