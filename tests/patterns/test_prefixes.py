@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 from mnemoscope.errors import AtlasDamaged
+from mnemoscope.foundation.reading import Reading
 from mnemoscope.patterns.finding import describe, describe_words, quote
 from mnemoscope.patterns.prefixes import PrefixBatch, count_longer, read_background, read_prefixes
 from mnemoscope.patterns.significance import count_shared, groups_of
@@ -96,7 +97,7 @@ def test_content_words_are_those_that_are_complete(tmp_path: Path) -> None:
 class Stored:
     """Sentences of these tokens, as an atlas holds them."""
 
-    path = Path("stored")
+    path, reading = Path("stored"), Reading()
 
     def __init__(self, *sentences: list[int]) -> None:
         self._tokens = sentences

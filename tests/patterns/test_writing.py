@@ -213,3 +213,17 @@ def test_an_open_atlas_reads_patterns_that_were_written_anew(tmp_path: Path) -> 
     after = opened.table("patterns")
     assert after.equals(open_atlas(tmp_path).table("patterns"))
     assert not after.equals(before)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_what_stands_behind_a_token_is_a_pattern_where_it_was_seen(tmp_path: Path, whole: bool) -> None:
+    """Behind triggers that have nothing in common `marker` stands two tokens on, and `harbour` somewhere."""
+    shown = [[f"q{n}", f"x{n}", f"y{n}", "marker", *[f"z{n}"] * (n % 4), "harbour"] for n in range(8)]
+    others = [[f"a{n}", f"b{n}", f"c{n}", f"d{n}", f"e{n}", f"f{n}"] for n in range(300)]
+    places = [(sentence, position) for sentence in range(8, 308) for position in range(6)]
+    triggers = [(sentence, 1) for sentence in range(8)]
+    atlas = build(tmp_path, [*shown, *others], layers=[[triggers]], background=places, whole=whole)
+    write_patterns(atlas)
+    found = open_atlas(tmp_path).table("patterns")
+    behind = {'"marker" two tokens behind the last token': "shallow", 'mentions "harbour"': "semantic"}
+    assert dict(found.select("description", "kind").rows()) == (behind if whole else {})

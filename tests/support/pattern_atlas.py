@@ -49,11 +49,13 @@ def build(
     vocabulary: Sequence[str] | None = None,
     documents: Sequence[int] | None = None,
     similar: Mapping[str, Sequence[str]] | None = None,
+    whole: bool = False,
 ) -> Atlas:
     """A sealed atlas with these triggers: by layer, memory and rank; negative triggers are not made.
 
     `vocabulary` holds the tokens' texts where they are not simply the words with a space before them; `sentences` then
     are of its members. Each sentence is a document where `documents` does not say; `similar` are the words like a word.
+    `whole`: the model reads sentences whole.
     """
     texts = sorted({as_token(word) for words in sentences for word in words}) if vocabulary is None else [*vocabulary]
     number = {text: token for token, text in enumerate(texts)}
@@ -85,7 +87,8 @@ def build(
         write("triggers", directory, columns, layer)
     sizes = {"layers": len(layers), "memories": [len(memories) for memories in layers], "vocabulary": len(texts)}
     model = {"spec": "none", "fingerprint": PROVENANCE.model, "sizes": sizes}
-    seal(directory, manifest(model=model, layers=[*range(len(layers))]))
+    reading = {"reading": {"before": [], "after": [], "first": 0, "predicts": "same", "mask": 0}} if whole else {}
+    seal(directory, manifest(model=model | reading, layers=[*range(len(layers))]))
     return open_atlas(directory)
 
 

@@ -28,6 +28,9 @@ class Reader:
     def prompt_text(self, prompt: str) -> str:
         return prompt
 
+    def given(self, _: None) -> "Reader":
+        return self
+
     def _reader_of(self, _: str) -> "Reader":
         return self
 

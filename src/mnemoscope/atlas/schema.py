@@ -165,8 +165,9 @@ _KINDS = (
         sign int8 | +1
         trigger_rank int16 form=rank | the trigger's
         position int32 | the trigger is `tokens[0..position]`
-        removed string | first, last, random, in models that read sentences whole also own (masked)
-        removed_position int32 | which position that was
+        removed string | first, last, random, in models that read sentences whole also own (masked), in encoder-decoders
+            also source_first, source_last, source_random
+        removed_position int32 | which position that was; of a source which of its own tokens
         coefficient float32 form=number | the trigger's
         removed_coefficient float32 form=number | the one at the new place of that token, or of the one before it where
             that was dropped

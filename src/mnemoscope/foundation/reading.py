@@ -17,7 +17,7 @@ from mnemoscope.errors import PromptError
 from mnemoscope.foundation.words import NEXT, SAME, Words
 
 CONTINUES_NOTHING = (
-    "a model that reads sentences whole continues no text: `memorised` and `mnemoscope audit` are not asked of it"
+    "a model that reads sentences whole continues no text: generation, audits and `memorised` are not asked of it"
 )
 
 Count = TypeVar("Count", int, NDArray[np.int64])

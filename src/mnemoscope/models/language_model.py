@@ -21,7 +21,7 @@ from mnemoscope.errors import MemoryIdError, ModelUnsupported, OptionError, Prom
 from mnemoscope.foundation.cache import Cache
 from mnemoscope.foundation.memory_changes import At
 from mnemoscope.foundation.memory_names import MemoryId, Numbering
-from mnemoscope.foundation.options.chat_prompt import ChatPrompt, MaskedPrompt, Prompt, check_messages
+from mnemoscope.foundation.options.chat_prompt import ChatPrompt, Prompt, check_messages
 from mnemoscope.models.anatomy.anatomy import Anatomy, Layer, experts_chosen
 from mnemoscope.models.loaded_parts import LoadedParts
 from mnemoscope.models.memories.groups import Group, join
@@ -37,7 +37,7 @@ from mnemoscope.models.object_state import NetworkGuard, held, hold_model
 from mnemoscope.models.text_arrays import TextArrays
 from mnemoscope.models.tokens.chat_reader import ChatReader, chat_template
 from mnemoscope.models.tokens.model_tokens import Reader
-from mnemoscope.models.tokens.prompt_reader import read_prompt, refuse_halves, token_inside, tokens_behind
+from mnemoscope.models.tokens.prompt_reader import mask_text, read_answer, read_prompt
 
 Texts = Prompt | Iterable[Prompt]
 Memories = str | MemoryId | int | Iterable[str | MemoryId | int] | None
@@ -205,13 +205,7 @@ class LanguageModel(metaclass=_Reloaded):
         OptionError for a model without a mask, and ModelUnsupported for one without a template.
         """
         if mask is not None:
-            if self.reading.mask is None:
-                raise OptionError(
-                    f"{self.spec} has no mask token, so none of the prompt can be masked; leave --mask out"
-                )
-            if not isinstance(prompt, str) or isinstance(prompt, ChatPrompt):
-                raise OptionError("--mask names a token of plain text; write the mask token into a chat's message")
-            return MaskedPrompt(str(prompt), mask)
+            return mask_text(prompt, mask, self.reading, model=self.spec)
         if isinstance(prompt, str):
             return prompt
         messages = check_messages(prompt)
@@ -238,20 +232,15 @@ class LanguageModel(metaclass=_Reloaded):
         """The prompt's own token ids, at least one; raises PromptError."""
         self.given(None)
         prompt = self.prompt_text(prompt)
-        reading, pieces = self.reading, self.vocabulary()[1]
-        framed, reader = bool(reading.before), self._reader_of(prompt)
-        return read_prompt(reader, prompt, pieces=pieces, longest=self.longest, framed=framed, mask=reading.mask)
+        reader, pieces = self._reader_of(prompt), self.vocabulary()[1]
+        return read_prompt(reader, prompt, self.reading, pieces=pieces, longest=self.longest)
 
     def tokens_after(self, prompt: str, text: str, position: int | None = None) -> list[int]:
         """The token ids of a text, at least one, that stands behind a prompt, or behind one of its positions
-        (`position` None: the last); for a masked model the one token in place of the mask. Raises PromptError where the
-        text changes the prompt's own tokens.
+        (`position` None: the last). Raises PromptError where the text changes the prompt's own tokens.
         """
-        tokens, reader = self.prompt_tokens(prompt), self._reader_of(prompt)
-        refuse_halves(text, "answer")
-        if not self.reading.causal:
-            return token_inside(reader, prompt, tokens, self.reading.asked_column(tokens), text)
-        return tokens_behind(reader, prompt, tokens, text, position)
+        tokens = self.prompt_tokens(prompt)
+        return read_answer(self._reader_of(prompt), prompt, tokens, text, position)
 
     def vocabulary(self) -> tuple[list[str], list[bytes]]:
         """Text and bytes of every row of the head, empty for rows without a token. Cached: do not change it."""
@@ -433,14 +422,12 @@ class LanguageModel(metaclass=_Reloaded):
         """The decoder of an encoder-decoder on prompts with this source, a text or its ids; a model without sources is
         itself. Raises PromptError for a text that is none's source, and for a source that is not given.
         """
-        if self.sources is None:
-            if isinstance(source, str):
-                raise PromptError("this model reads no source; leave it out (--source)")
+        if self.sources is None and isinstance(source, str):
+            raise PromptError("this model reads no source; leave it out (--source)")
+        if self.sources is None or (source is None and self.reading.given is not None):
             return self
         if source is None:
-            if self.reading.given is None:
-                raise PromptError("this model reads a source and writes a text; give the source, too (--source TEXT)")
-            return self
+            raise PromptError("this model reads a source and writes a text; give the source, too (--source TEXT)")
         other = copy.copy(self)
         given = self.sources.of_prompt(source) if isinstance(source, str) else tuple(map(int, source))
         other.reading = replace(self.reading, given=given)

@@ -127,9 +127,10 @@ def describe(key: int, prefixes: PrefixBatch, *, showing: Sequence[int], lexicon
     first, end = int(prefixes.first[showing[0]]), int(prefixes.end[showing[0]])
     if family == Feature.NGRAM:
         return f"ends {'with' if kind else 'in'} {_span(prefixes, end - kind, kind + 1, lexicon.spelling)}"
-    if family == Feature.DISTANCE:
-        where = f"{_NUMBER_WORDS[kind + 1]} tokens" if kind else "just"
-        return f"{_span(prefixes, end - kind - 1, 1, lexicon.spelling)} {where} before the last token"
+    if family in (Feature.DISTANCE, Feature.BEHIND):
+        where, before = f"{_NUMBER_WORDS[kind + 1]} tokens" if kind else "just", family == Feature.DISTANCE
+        token = _span(prefixes, end - kind - 1 if before else end + kind + 1, 1, lexicon.spelling)
+        return f"{token} {where} {'before' if before else 'behind'} the last token"
     if family == Feature.BEGINNING:
         return f"begins with {_span(prefixes, first, kind + 1, lexicon.spelling)}"
     if family == Feature.INSIDE:

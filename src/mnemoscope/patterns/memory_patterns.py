@@ -13,7 +13,7 @@ from math import log10
 import numpy as np
 
 from mnemoscope.patterns.fields import FieldPattern
-from mnemoscope.patterns.prefixes import Background, PrefixBatch, count_longer, postings
+from mnemoscope.patterns.prefixes import FAR, Background, PrefixBatch, count_longer, postings
 from mnemoscope.patterns.significance import (
     COMPANY,
     FEWEST,
@@ -87,7 +87,9 @@ class Semantic:
 
 
 def explained_tokens(groups: Groups, shallow: Mapping[int, Sequence[Candidate]]) -> Integers:
-    """A bit mask per group: bit a is set if a shallow pattern explains the token a places before the last."""
+    """A bit mask per group: bit a is set if a shallow pattern explains the token a places before the last, and bit
+    `FAR` + a if it explains the one so far behind it.
+    """
     bits = np.zeros(groups.rank.size, dtype=np.int64)
     for memory, candidates in shallow.items():
         begin, end = groups.starts[memory], groups.starts[memory + 1]
@@ -95,6 +97,7 @@ def explained_tokens(groups: Groups, shallow: Mapping[int, Sequence[Candidate]])
         for candidate in candidates:
             family, kind, _ = split_key(candidate.key)
             widths = {Feature.WORD: 1, Feature.NGRAM: (2 << kind) - 1, Feature.DISTANCE: 2 << kind}
+            widths[Feature.BEHIND] = 2 << FAR + kind
             bits[begin:end] |= np.where((candidate.mask >> places) & 1, widths.get(family, 0), 0)
     return bits
 

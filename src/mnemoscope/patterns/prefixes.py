@@ -17,6 +17,8 @@ from mnemoscope.patterns.words import Integers, Keys, Lexicon, Runs, cut_runs, r
 
 Floats = NDArray[np.float64]
 
+FAR = 40
+"""Farther than any shallow pattern at a distance."""
 COMMON = 0.2
 """Words in more than this share of the background's prefixes indicate no topic."""
 _RICHNESS_QUANTILES = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 0.95, 0.985)
@@ -30,7 +32,9 @@ class Pairs:
     starts: Integers
     keys: Keys
     ago: Integers
-    """Tokens from the end of a word's first occurrence to the prefix's last token; 0 for features."""
+    """Tokens from the end of a word's first occurrence to the prefix's last token, `FAR` at most; of a word behind it
+    the distance and `FAR`; 0 for features.
+    """
 
     @property
     def prefix(self) -> Integers:
@@ -58,9 +62,12 @@ class PrefixBatch:
 
 
 def read_prefixes(atlas: Atlas, sentence: Integers, *, position: Integers, lexicon: Lexicon) -> PrefixBatch:
-    """The prefixes `tokens[0..position]` of `sentence`."""
+    """The prefixes `tokens[0..position]` of `sentence`; of a model that reads sentences whole with the tokens and words
+    behind them.
+    """
     runs, first, end = _runs(atlas, sentence, position=position, lexicon=lexicon)
-    features, words = (pairs(runs, first, end=end, lexicon=lexicon) for pairs in (_features, _words))
+    seen = end if atlas.reading.causal else np.searchsorted(runs.sentence, runs.sentence[end], side="right") - 1
+    features, words = (pairs(runs, first, end=end, seen=seen, lexicon=lexicon) for pairs in (_features, _words))
     return PrefixBatch(runs, first, end, features, words)
 
 
@@ -89,7 +96,7 @@ def _runs(atlas: Atlas, sentence: Integers, *, position: Integers, lexicon: Lexi
     return cut_runs(tokens, begins, spelling=lexicon.spelling), begins[which], begins[which] + position
 
 
-def _features(runs: Runs, first: Integers, *, end: Integers, lexicon: Lexicon) -> Pairs:
+def _features(runs: Runs, first: Integers, *, end: Integers, seen: Integers, lexicon: Lexicon) -> Pairs:
     spelling, tokens = lexicon.spelling, runs.tokens
     length = end - first + 1
     parts: list[tuple[Integers, Keys]] = []
@@ -109,6 +116,8 @@ def _features(runs: Runs, first: Integers, *, end: Integers, lexicon: Lexicon) -
     for step in range(FARTHEST):
         which = np.flatnonzero(length > step + 1)
         add(Feature.DISTANCE + step, which, named[end[which] - step - 1])
+        which = np.flatnonzero(seen - end > step)
+        add(Feature.BEHIND + step, which, named[end[which] + step + 1])
     add(Feature.BEGINNING, np.arange(end.size), named[first])
     which = np.flatnonzero(length > 1)
     add(Feature.BEGINNING + 1, which, named[first[which]] * np.uint64(3) + named[first[which] + 1])
@@ -140,14 +149,16 @@ def _word_features(
     return last, (before[index], keys)
 
 
-def _words(runs: Runs, first: Integers, *, end: Integers, lexicon: Lexicon) -> Pairs:
-    """The distinct content words that end within each prefix."""
+def _words(runs: Runs, first: Integers, *, end: Integers, seen: Integers, lexicon: Lexicon) -> Pairs:
+    """The distinct content words that end within each prefix, or by the last token `seen`."""
     places, numbers = lexicon.contents(runs)
     begin = np.searchsorted(places, first)
-    sizes = np.searchsorted(places, end, side="right") - begin
+    sizes = np.searchsorted(places, seen, side="right") - begin
     index, flat = ranges(begin, sizes)
-    starts = np.concatenate([[0], np.cumsum(sizes)])
-    return Pairs(starts, numbers[flat].astype(np.uint64), end[index] - places[flat])
+    starts, ago = np.concatenate([[0], np.cumsum(sizes)]), end[index] - places[flat]
+    return Pairs(
+        starts, numbers[flat].astype(np.uint64), np.where(ago < 0, FAR + np.minimum(-ago, 20), np.minimum(ago, FAR))
+    )
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ def read_spelling(vocabulary: Vocabulary, sentences: pl.DataFrame) -> Spelling:
 
 LONGEST_NGRAM = 5
 FARTHEST = 7
-"""The greatest distance of a DISTANCE feature, in tokens before the last."""
+"""The greatest distance of a DISTANCE or BEHIND feature, in tokens from the last."""
 SHORT_PREFIXES = (1, 2, 3, 5, 8)
 LONGEST_AFFIX = 4
 FAMILY_SHIFT = 58
@@ -91,6 +91,7 @@ class Feature(IntEnum):
     CONTINUES = 22  # the last token goes on with a word
     LENGTH = 23  # a very short prefix
     INSIDE = 24  # + 0..4: inside brackets or quotation marks
+    BEHIND = 32  # + 0..6: a token at a distance behind the last, in sentences that are read whole
 
 
 def hash_keys(family: int, values: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -123,7 +124,8 @@ def window_offsets(keys: NDArray[np.uint64]) -> NDArray[np.int64]:
 
 def tokens_said(key: int) -> int:
     family, kind, _ = split_key(key)
-    return kind + 1 if family in (Feature.NGRAM, Feature.BEGINNING) else int(family in (Feature.WORD, Feature.DISTANCE))
+    one = family in (Feature.WORD, Feature.DISTANCE, Feature.BEHIND)
+    return kind + 1 if family in (Feature.NGRAM, Feature.BEGINNING) else int(one)
 
 
 _PUNCTUATION = (

@@ -17,6 +17,7 @@ from transformers import DynamicCache
 from mnemoscope.errors import InterventionError, ModelUnsupported, NotFinite, OptionError
 from mnemoscope.foundation.memory_changes import Interventions, counted_from, interventions_of
 from mnemoscope.foundation.options.chat_prompt import Prompt, first_position
+from mnemoscope.foundation.reading import CONTINUES_NOTHING
 from mnemoscope.models import LanguageModel, read_final
 from mnemoscope.models.forward.batches import sides
 from mnemoscope.models.modules.observed import same, takes
@@ -136,7 +137,7 @@ def generate(
 def check_continues(model: LanguageModel) -> None:
     """Raises ModelUnsupported for a model that reads sentences whole."""
     if not model.reading.causal:
-        raise ModelUnsupported(f"{model.spec} predicts masked tokens and continues no text; ask for one at a mask")
+        raise ModelUnsupported(CONTINUES_NOTHING)
 
 
 def last_streams(model: LanguageModel, ids: Tensor, *, past: Any = None, columns: slice | None = None) -> Tensor:

@@ -26,7 +26,7 @@ from mnemoscope.show.pages.model.trace import TOKENS
 from mnemoscope.tracing import Intervention, as_python, causal_check, compare, generate, intervene, rank_of, top, trace
 from mnemoscope.tracing.interventions import check
 from mnemoscope.tracing.layer_sum import layer_sum
-from mnemoscope.tracing.predictions import check_continues, continuation, ids_of
+from mnemoscope.tracing.predictions import continuation, ids_of
 from mnemoscope.tracing.scoring.scores import split_rows
 from mnemoscope.tracing.trace import run_blocks
 from mnemoscope.web.model_worker import Cancelled, ModelWorker, stop_if
@@ -40,12 +40,13 @@ def count_changes(prompt: str, changes: Changes) -> tuple[Intervention, ...]:
     return counted_from(map(Intervention.parse, changes), first_position(prompt))
 
 
-def page_prompt(worker: ModelWorker, text: str | None, chat: bool, mask: int | None = None) -> str:
+def page_prompt(worker: ModelWorker, text: str | None, chat: bool, mask: int | str | None = None) -> str:
     """A page's text as a prompt: with `chat` what a user says; `mask` is the token that a masked model does not see."""
     if not text:
         raise PromptError("the prompt is empty; write at least one word")
     try:
-        return worker.model.prompt_text([{"role": "user", "content": text}] if chat else text, mask=mask)
+        asked = [{"role": "user", "content": text}] if chat else text
+        return worker.model.prompt_text(asked, mask=mask if isinstance(mask, int) else None)
     except (ModelUnsupported, OptionError) as problem:
         raise PromptError(str(problem)) from None  # what was asked for is at fault
 
@@ -119,10 +120,8 @@ def continue_prompt(
     """A continuation: its text, its steps, and the text `joined` to the prompt, None if that reads as other tokens. The
     second model writes if it is given as `by`.
     """
-    try:
-        check_continues(worker.model)
-    except ModelUnsupported as problem:
-        raise PromptError(str(problem)) from None  # what was asked for is at fault
+    if not worker.model.reading.causal:
+        raise PromptError("a model that predicts masked tokens continues no text; ask for one at a mask")
 
     def make(model: LanguageModel, cancelled: Cancelled) -> Data:
         prompted = read_prompt(model, prompt)

@@ -62,7 +62,8 @@ def encode_batch(
         flat = np.fromiter(chain.from_iterable(each(encoder.encode(texts))), np.int64)
     except PromptError as error:
         raise CorpusUnreadable(f"documents from {documents[0]} on cannot be tokenised: {error}") from None
-    windows, without_tokens, sources = 0, lengths.count(0), np.zeros(len(texts), np.int64)
+    sources: Integers = np.zeros(len(texts), np.int64)
+    windows, without_tokens = 0, lengths.count(0)
     if len(places := np.flatnonzero(flat == SOURCE)):
         sources = np.cumsum(lengths) - places - 1
         own = np.array(lengths) - sources - 1
@@ -73,7 +74,8 @@ def encode_batch(
             )
         kept, without_tokens = own > 0, int((own == 0).sum())
         flat = flat[np.repeat(kept, lengths) & (flat != SOURCE)]
-        texts, documents = ([one for one, keep in zip(each, kept, strict=True) if keep] for each in (texts, documents))
+        texts = [text for text, keep in zip(texts, kept, strict=True) if keep]
+        documents = [document for document, keep in zip(documents, kept, strict=True) if keep]
         lengths, sources = own[kept].tolist(), sources[kept]
     elif without_tokens or max(lengths) > longest:
         parts, windows = _cut(encoder, texts, flat, lengths, longest=longest)

@@ -1,5 +1,6 @@
 """The options of the verbs that run a model on prompts: trace, attribute, diff, audit. Needs no torch."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ class ChatOptions(DeclaredOptions):
 
 
 def _check_mask(mask: str | int) -> None:
-    if mask != EACH and not str(mask).removeprefix("-").isdecimal():
+    if mask != EACH and re.fullmatch("-?[0-9]{1,9}", str(mask)) is None:
         raise OptionError(f"--mask {mask!r} is impossible; it must be the number of a position, or {EACH}")
 
 
@@ -62,8 +63,7 @@ class TraceOptions(ModelArgument):
     prompt: str | None = option(None, "Plain text; after -- if it begins with a dash.", argument=True)
     mask: str | None = option(
         None,
-        "The own token that a masked model does not see (without it PROMPT holds the mask token, once); each: all, one"
-        " after another.",
+        "The own token that a masked model does not see (without it PROMPT holds the mask token, once).",
         metavar="POSITION|each",
         check=_check_mask,
     )
@@ -79,7 +79,7 @@ class TraceOptions(ModelArgument):
     temperature: float = option(0.0, "Of that continuation; 0 always takes the best token.", metavar="T", least=0)
     seed: int = option(0, "Of a continuation with a temperature above 0.", least=0)
     position: int | None = option(None, "The position whose layers are shown.", instead="the last")
-    source: str | None = option(None, "What an encoder-decoder reads; PROMPT is its text so far.", metavar="TEXT")
+    source: str | None = option(None, "What an encoder-decoder reads (PROMPT is its text so far).", metavar="TEXT")
     asked: ChatOptions
     whole: bool = option(False, "Positions count the whole chat, not only its last message.")
     top: int = option(10, "Predictions of each stream (--json gives all).", metavar="K", least=1)
@@ -95,7 +95,7 @@ class TraceOptions(ModelArgument):
         if self.mask == EACH and (
             self.changes or self.generate or self.position is not None or self.figure1 is not None
         ):
-            raise OptionError("--mask each shows every token; leave out --set, --generate, --position and --figure1")
+            raise OptionError("--mask each shows every token; leave out changes, --generate, --position and --figure1")
 
 
 def _check_prompts(options: Any, *alone: str) -> None:
@@ -117,11 +117,7 @@ class AttributeOptions(ModelArgument):
     prompts: Path | None = option(None, "JSONL of prompt (or messages), for, against: what they share.", metavar="FILE")
     position: int | None = option(None, "The position whose next token is asked about.", instead="the last")
     source: str | None = like(TraceOptions, "source")
-    mask: int | None = option(
-        None,
-        "The own token that a masked model does not see (without it PROMPT holds the mask token, once).",
-        metavar="POSITION",
-    )
+    mask: int | None = like(TraceOptions, "mask", metavar="POSITION", check=None)
     asked: ChatOptions
     whole: bool = like(TraceOptions, "whole")
     by: str = option("ablation", "The order of the list.", choices=ORDERS)

@@ -4,7 +4,8 @@ Asked of the top positive triggers of a seeded sample of memories (paper, sectio
 4). One run of a sentence without token k answers for every trigger in it that lost token k, of any memory and position;
 read from left to right, the whole sentence answers for a dropped last token, one position earlier. There a run is a row
 of a padded batch, as long as anything in it is asked, on one side of a boundary of the model (company.py). A model that
-reads sentences whole is also asked with the trigger's own token masked (definitions.md 7.2).
+reads sentences whole is also asked with the trigger's own token masked (definitions.md 7.2), and one that reads sources
+without the first, last or a random token of the source (7.3).
 """
 
 import hashlib
@@ -36,6 +37,9 @@ from mnemoscope.runs.workers.worker import Worker
 WHOLE = -1
 """In place of a removed token: the whole sentence. Numbers below it stand for a token that is masked (`mask_gap`)."""
 
+OF_SOURCE = 1 << 40
+"""The `gap` for the first own token of a sentence's source; higher numbers stand for those behind it."""
+
 TOO_SHORT = {"length_one": 1, "length_two": 2}
 """Tokens of the triggers that are left out."""
 
@@ -56,13 +60,14 @@ class ShortenedRuns:
     def __init__(self, requests: pl.DataFrame, model: LanguageModel, sentences: NamedSentences) -> None:
         self._model, self._sentences = model, sentences
         whole = pl.Series(sentences.lengths_of(requests["sentence"].to_numpy()), dtype=pl.Int64)
+        given = sentences.source_lengths_of(requests["sentence"].to_numpy())
         read = pl.col("position") if model.reading.causal else whole - (pl.col("gap") >= 0)
-        requests = requests.with_columns(length=read.cast(pl.Int64))
+        source = pl.Series(given, dtype=pl.Int64) - (pl.col("gap") >= OF_SOURCE)
+        requests = requests.with_columns(length=read.cast(pl.Int64), source=source.cast(pl.Int64))
         side = sides(model, model.reading.columns(requests["length"].to_numpy()))
         asked, one = requests.with_columns(side=side).with_row_index("number"), ("sentence", "gap", "side")
-        runs = asked.group_by(one).agg(pl.col("layer").max(), pl.col("length").max())
-        beside = pl.Series("source", sentences.source_lengths_of(runs["sentence"].to_numpy()))
-        self._runs = runs.with_columns(beside).sort("layer", "length", "source", *one)
+        runs = asked.group_by(one).agg(pl.col("layer", "length", "source").max())
+        self._runs = runs.sort("layer", "length", "source", *one)
         numbered = self._runs.select(one).with_row_index("run")
         self._asked = asked.join(numbered, on=one).sort("run", "number").cast(pl.Int64)
         self.lengths = model.reading.columns(self._runs["length"].to_numpy())
@@ -70,13 +75,18 @@ class ShortenedRuns:
         self.parts = self._runs["layer"].to_numpy() * (1 + sources.max(initial=0)) + sources
 
     def take(self, items: slice, see: See) -> None:
-        rows = []
-        for sentence, gap, length in self._runs[items].select("sentence", "gap", "length").iter_rows():
+        rows, reading = [], self._model.reading
+        sources = self._sentences.sources(self._runs["sentence"][items].to_list())
+        for row, (sentence, gap, length) in enumerate(
+            self._runs[items].select("sentence", "gap", "length").iter_rows()
+        ):
             tokens = self._sentences.of(sentence)
             if gap < WHOLE:
-                tokens = self._model.reading.context(tokens, mask_gap(gap))
-            rows.append((np.delete(tokens, gap) if gap >= 0 else tokens)[:length])
-        ids = pad(rows, self._model, self._sentences.sources(self._runs["sentence"][items].to_list()))
+                tokens = reading.context(tokens, mask_gap(gap))
+            if gap >= OF_SOURCE and sources is not None and reading.source is not None:
+                sources[row] = np.delete(sources[row], gap - OF_SOURCE + len(reading.source[0]))
+            rows.append((np.delete(tokens, gap) if 0 <= gap < OF_SOURCE else tokens)[:length])
+        ids = pad(rows, self._model, sources)
         begin, end = np.searchsorted(self._asked["run"].to_numpy(), (items.start, items.stop))
         asked = self._asked[begin:end].with_columns(pl.col("run") - items.start)
 
@@ -145,6 +155,24 @@ def places_dropped(triggers: pl.DataFrame, drawn: Sequence[int], *, causal: bool
     return {"own": (position, mask_gap(position)), **{name: (at, at) for name, at in others.items()}}
 
 
+def source_places(
+    triggers: pl.DataFrame, sentences: NamedSentences, reading: Reading, seed: int
+) -> dict[str, tuple[pl.Expr, pl.Expr]]:
+    """The same for the own tokens of the sources, of which a random one is drawn by the same hash."""
+    if reading.source is None:
+        return {}
+    own = sentences.source_lengths_of(triggers["sentence"].to_numpy()) - sum(map(len, reading.source))
+    fired = triggers.select("layer", "memory", "sentence", "position").iter_rows()
+    drawn = [random_position(seed, *place, max(1, tokens)) for place, tokens in zip(fired, own.tolist(), strict=True)]
+    places = {"source_first": np.zeros_like(own), "source_last": own - 1, "source_random": np.array(drawn, np.int64)}
+    # A source of one token is left out: without it nothing is read.
+    found = {name: np.where(own > 1, at, -1) for name, at in places.items()}
+    return {
+        name: (pl.lit(pl.Series(at, dtype=pl.Int64)), pl.lit(pl.Series(np.where(at < 0, at, at + OF_SOURCE))))
+        for name, at in found.items()
+    }
+
+
 class RemovalPass:
     """The runs that answer for all triggers; needs `triggers` and `sentences`."""
 
@@ -157,11 +185,13 @@ class RemovalPass:
         others = pl.col("tokens") - (not reading.causal)  # the own one is masked, not dropped
         fired = triggers.select("layer", "memory", "sentence", "position", others).iter_rows()
         drawn = [random_position(plan.seed, *place) for place in fired]
+        kinds = places_dropped(triggers, drawn, causal=reading.causal)
         asked = [
             triggers.with_columns(removed=pl.lit(name), removed_position=at.cast(pl.Int64), gap=gap.cast(pl.Int64))
-            for name, (at, gap) in places_dropped(triggers, drawn, causal=reading.causal).items()
+            for name, (at, gap) in (kinds | source_places(triggers, sentences, reading, plan.seed)).items()
         ]
-        requests = pl.concat(asked).sort("layer", "memory", "trigger_rank", maintain_order=True)
+        requests = pl.concat(asked).filter(pl.col("removed_position") >= 0)
+        requests = requests.sort("layer", "memory", "trigger_rank", maintain_order=True)
         self.requests = requests.drop("gap", "tokens")
         # The token is read where it stands behind the gap; without it, where the one before it does.
         moved = pl.col("gap").is_between(0, pl.col("position")) | (pl.col("gap") == WHOLE)

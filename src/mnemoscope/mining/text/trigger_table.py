@@ -37,7 +37,12 @@ class NamedSentences:
         self.tokens: NDArray[np.int32] = table["tokens"].explode().drop_nulls().to_numpy()
         self.starts: Ints = np.cumsum(self.lengths) - self.lengths
         self._sources = table["source_tokens"] if "source_tokens" in columns else None
-        self._prefixes = _prefix_hashes(self.tokens, self.starts, self.lengths)
+        self._prefixes, self._given = _prefix_hashes(self.tokens, self.starts, self.lengths), np.zeros(1, np.uint64)
+        if self._sources is not None:  # the same text with another source is another prefix
+            lengths = self.source_lengths_of(self.ids)
+            ends, ids = np.cumsum(lengths), self._sources.explode().to_numpy()
+            hashes = _prefix_hashes(ids, ends - lengths, lengths)[ends - 1]
+            self._given = scramble(torch.from_numpy(hashes.view(np.int64))).numpy().view(np.uint64)
 
     def arrays(self) -> tuple[NDArray[Any], ...]:
         return self.ids, self.lengths, self.tokens
@@ -66,7 +71,7 @@ class NamedSentences:
         row = np.searchsorted(self.ids, sentence)
         place, last = self.starts[row] + position, self.starts[row] + self.lengths[row] - 1
         following = np.where(place == last, -1, self.tokens[np.minimum(place + 1, last)])
-        read = self._prefixes[place if reading.causal else last]
+        read = self._prefixes[place if reading.causal else last] + self._given[row % len(self._given)]
         return {"token": self.tokens[place], "next_token": following, "prefix": read}
 
 

@@ -33,7 +33,7 @@ from mnemoscope.models.modules.observed import (
 from mnemoscope.models.modules.projections import HeadTransform
 
 _BELOW_CAP = 0.9
-LAYER_COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "n_blocks", "depth")
+LAYER_COUNTS = ("num_decoder_layers", "num_hidden_layers", "n_layer", "n_layers", "num_layers", "n_blocks", "depth")
 
 
 @torch.inference_mode()

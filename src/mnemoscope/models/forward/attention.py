@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import combinations
 from typing import Any, Literal
 
 import torch
@@ -19,7 +20,7 @@ from transformers import PretrainedConfig
 from mnemoscope.models.forward.hooks import Block, read_blocks
 from mnemoscope.models.language_model import LanguageModel
 from mnemoscope.models.modules.fairseq_decoder import Attention
-from mnemoscope.models.modules.observed import HALF_TOLERANCE, flat, ids_for, same, watch_calls
+from mnemoscope.models.modules.observed import HALF_TOLERANCE, flat, ids_for, same, takes_source, watch_calls
 from mnemoscope.models.modules.quiet import suppress_warnings
 from mnemoscope.models.modules.taps import Taps
 
@@ -151,7 +152,8 @@ def find_attention(model: LanguageModel) -> tuple[BlockAttention, ...]:
             model.backbone(ids)
         except REFUSALS:  # a network without such attention
             return nothing
-    results = [_tell(calls[layer], inputs[layer], flat(block.residual)) for layer, block in sorted(blocks.items())]
+    tell = _tell_both if takes_source(network) else _tell
+    results = [tell(calls[layer], inputs[layer], flat(block.residual)) for layer, block in sorted(blocks.items())]
     return tuple(results if model.eager else (replace(one, weights=None) for one in results))
 
 
@@ -166,6 +168,13 @@ def _heads_of(output: Any, shape: tuple[int, ...], causal: bool) -> int:
     fits = (weights.shape[0], *weights.shape[2:]) == (shape[0], shape[1], shape[1])
     told = fits and (weights >= 0).all() and (rows < 1.01).all() and not (causal and weights.triu(1).any())
     return weights.shape[1] if told else 0
+
+
+def _tell_both(calls: Sequence[_Call], before: Tensor, residual: Tensor) -> BlockAttention:
+    """The two attentions of a block that also attends to a source: separable together where they alone are added."""
+    alike = [call.given for call in calls if call.given.shape == before.shape]
+    separable = any(same(one + other, residual - before) for one, other in combinations(alike, 2))
+    return BlockAttention(separable, next((call.module for call in calls if call.heads), None))
 
 
 def _tell(calls: Sequence[_Call], before: Tensor, residual: Tensor) -> BlockAttention:

@@ -1,24 +1,18 @@
-"""The tokens of a prompt, and of an answer to it: a text that stands behind it, or in place of its mask."""
+"""The tokens of a prompt, and of an answer behind it."""
 
 from collections.abc import Sequence
-from typing import Protocol
 
-from mnemoscope.errors import PromptError
-from mnemoscope.foundation.options.chat_prompt import ChatPrompt, MaskedPrompt, choose_position
-
-
-class Encoder(Protocol):
-    def encode(self, texts: list[str]) -> Sequence[list[int]]:
-        """The token ids of each text."""
-
-    def offsets(self, text: str) -> list[tuple[int, int]]:
-        """The character span of every token of one text."""
+from mnemoscope.errors import OptionError, PromptError
+from mnemoscope.foundation.options.chat_prompt import ChatPrompt, MaskedPrompt, Prompt, choose_position
+from mnemoscope.foundation.reading import Reading
+from mnemoscope.models.tokens.chat_reader import ChatReader
+from mnemoscope.models.tokens.model_tokens import Reader
 
 
 def read_prompt(
-    reader: Encoder, prompt: str, *, pieces: Sequence[bytes], longest: int, framed: bool, mask: int | None
+    reader: Reader | ChatReader, prompt: str, reading: Reading, *, pieces: Sequence[bytes], longest: int
 ) -> list[int]:
-    """The prompt's own token ids, at least one, of a vocabulary of these `pieces`; of a `MaskedPrompt` one is `mask`.
+    """The prompt's own token ids, at least one, of a vocabulary of these `pieces`; of a `MaskedPrompt` one is the mask.
     Raises PromptError, also for more than `longest`.
     """
     short = repr(prompt if len(prompt) <= 40 else prompt[:40] + "...")
@@ -38,21 +32,33 @@ def read_prompt(
     if not any(pieces[token] for token in tokens):
         raise PromptError(f"the prompt {short} has only tokens without text ({tokens[0]}); write some words")
     if len(tokens) > longest:
-        beside = " after its beginning token" if framed else ""
+        beside = " after its beginning token" if reading.before else ""
         of_chat = f" ({len(tokens) - prompt.own:,} beside yours)" if isinstance(prompt, ChatPrompt) else ""
         raise PromptError(
             f"the prompt has {len(tokens):,} tokens{of_chat}, but the model reads at most {longest:,}{beside};"
             " shorten it"
         )
-    if isinstance(prompt, MaskedPrompt) and mask is not None:
-        tokens[choose_position(len(tokens), prompt.position)] = mask
+    if isinstance(prompt, MaskedPrompt) and reading.mask is not None:
+        tokens[choose_position(len(tokens), prompt.position)] = reading.mask
     return tokens
 
 
-def tokens_behind(reader: Encoder, prompt: str, tokens: list[int], text: str, position: int | None) -> list[int]:
+def mask_text(prompt: Prompt, position: int, reading: Reading, *, model: str) -> MaskedPrompt:
+    """Raises OptionError for a model without a mask, and for a chat."""
+    if reading.mask is None:
+        raise OptionError(f"{model} has no mask token, so none of the prompt can be masked; leave --mask out")
+    if not isinstance(prompt, str) or isinstance(prompt, ChatPrompt):
+        raise OptionError("--mask names a token of plain text; write the mask token into a chat's message")
+    return MaskedPrompt(str(prompt), position)
+
+
+def read_answer(
+    reader: Reader | ChatReader, prompt: str, tokens: list[int], text: str, position: int | None
+) -> list[int]:
     """At least one token of a text behind a prompt of these tokens, or behind one of its positions. Both are encoded
     together, since a piece alone may read differently: SentencePiece puts a space before it.
     """
+    refuse_halves(text, "answer")
     if position is not None and position not in (-1, len(tokens) - 1):
         tokens, prompt = tokens[: position + 1], prompt[: reader.offsets(prompt)[position][1]]
     alone, both = reader.encode([prompt, prompt + text])
@@ -63,22 +69,6 @@ def tokens_behind(reader: Encoder, prompt: str, tokens: list[int], text: str, po
             " about another position"
         )
     return both[len(tokens) :]
-
-
-def token_inside(reader: Encoder, prompt: str, tokens: list[int], place: int, text: str) -> list[int]:
-    """The one token of a text in place of a prompt's token number `place`, whichever space is written before it."""
-    begin, end = reader.offsets(prompt)[place]
-    bare = text.lstrip() or text
-    inside = reader.encode([prompt[:begin] + one + prompt[end:] for one in (text, bare, f" {bare}")])
-    alone = reader.encode([text])[0]
-    for read in inside:
-        if len(read) == len(tokens) and read[:place] == tokens[:place] and read[place + 1 :] == tokens[place + 1 :]:
-            return [read[place]]
-    if len(alone) == 1:
-        return alone
-    raise PromptError(
-        f"the answer {text[:40]!r} is not one token ({len(alone)}), and a mask stands for one; give a word that is"
-    )
 
 
 def refuse_halves(text: str, noun: str) -> None:

@@ -59,8 +59,7 @@ def memory_page(edition: Edition, name: MemoryName, address: MemoryAddress = PLA
         raise PageNotFound(f"There is no page {f'/{name}'!r}.")
     wanted, pattern, changes = MemoryId.parse(name), address.pattern, address.changes
     people = edition.published(wanted)
-    asked = {"prompt": address.prompt, "chat": address.chat, "mask": address.mask}
-    carried = TraceAddress(**asked, changes=changes, at=address.at)
+    carried = TraceAddress(prompt=address.prompt, chat=address.chat, mask=address.mask, changes=changes, at=address.at)
     document = edition.document(wanted)
     numbers = [one["pattern"] for one in document.patterns or ()]
     if pattern is not None and pattern not in numbers:

@@ -166,9 +166,8 @@ class TraceAddress(Address, frozen=True, populate_by_name=True):
         return self.address(prompt=(self.prompt or "") + text, position=None)
 
     def memory(self, name: str) -> str:
-        carried = TraceAddress(
-            prompt=self.prompt, chat=self.chat, mask=self.mask, changes=self.changes, at=self.at
-        ).query()
+        kept = {"prompt", "chat", "mask", "changes", "at"}
+        carried = TraceAddress(**self.model_dump(include=kept)).query()
         return f"/{name}" + (f"?{carried}" if carried else "")
 
 
