@@ -74,9 +74,9 @@ class PageKind:
     """A kind of page, declared once. `make` takes an edition, the parameters in `path`, and those of the query as
     `address`; its docstring is the route's. A page without `make` has a route of its own. `name` is the operation id in
     the OpenAPI document. With a `label` the page is in the contents (of an atlas that has the table `needs`, or of a
-    site with a model, or a second one), with `about` also on the overview. `exported` pages are written as files,
-    and made in advance: those of `instances`, for the memories chosen for files (None: in advance). A page that is not
-    `stored` is made for each request; a stored one again when `mark` changes.
+    site with a model, or a second one; `causal`: of such a model's atlas only), with `about` also on the overview.
+    `exported` pages are written as files, and made in advance: those of `instances`, for the memories chosen for files
+    (None: in advance). A page that is not `stored` is made for each request; a stored one again when `mark` changes.
     """
 
     name: str
@@ -85,6 +85,7 @@ class PageKind:
     label: str = ""
     about: str = ""
     needs: str = ""
+    causal: bool = False
     exported: bool = False
     instances: Callable[[Edition, Sequence[MemoryId] | None], Instances] | None = None
     stored: bool = True
