@@ -131,10 +131,10 @@ class Frame:
 
     def render(self, template: str, values: Data) -> str:
         usual = {"frame": self, "link": self.link, "asset": self.asset, "twin": "", "title": "", "bare": False}
-        return environment().get_template(template).render(usual | spoken(self.edition.atlas.reading) | values)
+        return environment().get_template(template).render(usual | template_words(self.edition.atlas.reading) | values)
 
 
-def spoken(reading: Reading) -> Data:
+def template_words(reading: Reading) -> Data:
     """Of every template: the `words` for how the model reads, and whether it is `causal`."""
     return {"causal": reading.causal, "words": {name: Markup(text) for name, text in reading.words.items()}}
 
@@ -165,6 +165,6 @@ def environment() -> Environment:
         "count": lambda value: DASH if value is None else f"{value:,}",
         "part": lambda text: quote(str(text), safe=""),
     }
-    engine.globals |= spoken(Reading())
+    engine.globals |= template_words(Reading())
     engine.globals["column"] = lambda table, name: table_kind(table).by_name[name]
     return engine

@@ -114,7 +114,12 @@ def causal(
     # Link to the other sign only if it has triggers.
     turned = site.atlas[memory].triggers(sign=-int(sign)).height > 0
     title = f"{memory}: causal check"
-    return Page("causal.html", title, data, lambda: causal_view(data, worker.words) | {"turned": turned})
+    return Page(
+        "causal.html",
+        title,
+        data,
+        lambda: causal_view(data, worker.words, worker.model.reading.words) | {"turned": turned},
+    )
 
 
 @both(router, "/{name}/try", name="try")
