@@ -165,8 +165,9 @@ def diff(
     if mask is not None:
         prompt = model.prompt_text(prompt, mask=mask)
         other_prompt = None if other_prompt is None else model.prompt_text(other_prompt, mask=mask)
-    model = model.given(source)
-    second = model if other_prompt is not None else second_model(model, other, other_adapter).given(source)
+    second = model if other_prompt is not None else second_model(model, other, other_adapter)
+    alone, model = model, model.given(source)
+    second = model if second is alone else second.given(source)
     origin = origin_of(
         [model.fingerprint, second.fingerprint],
         atlas,
