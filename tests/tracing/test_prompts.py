@@ -28,7 +28,7 @@ class Reader:
     def prompt_text(self, prompt: str) -> str:
         return prompt
 
-    def given(self, _: None) -> "Reader":
+    def with_source(self, _: None) -> "Reader":
         return self
 
     def _reader_of(self, _: str) -> "Reader":

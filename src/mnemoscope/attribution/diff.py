@@ -164,8 +164,8 @@ def diff(
         prompt = model.prompt_text(prompt, mask=mask)
         other_prompt = None if other_prompt is None else model.prompt_text(other_prompt, mask=mask)
     second = model if other_prompt is not None else second_model(model, other, other_adapter)
-    alone, model = model, model.given(source)
-    second = model if second is alone else second.given(source)
+    alone, model = model, model.with_source(source)
+    second = model if second is alone else second.with_source(source)
     origin = origin_of(
         [model.fingerprint, second.fingerprint],
         atlas,

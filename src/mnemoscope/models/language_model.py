@@ -231,7 +231,7 @@ class LanguageModel(metaclass=_Reloaded):
 
     def prompt_tokens(self, prompt: Prompt) -> list[int]:
         """The prompt's own token ids, at least one; raises PromptError."""
-        self.given(None)
+        self.with_source(None)
         prompt = self.prompt_text(prompt)
         reader, pieces = self._reader_of(prompt), self.vocabulary()[1]
         return read_prompt(reader, prompt, self.reading, pieces=pieces, longest=self.longest)
@@ -414,7 +414,7 @@ class LanguageModel(metaclass=_Reloaded):
         self._running.begun = 0 if past is None else past.get_seq_length()
         return run(module, ids, gradients=gradients, past=past, encoded=encoded)
 
-    def given(self, source: str | Sequence[int] | None) -> "LanguageModel":
+    def with_source(self, source: str | Sequence[int] | None) -> "LanguageModel":
         """The decoder of an encoder-decoder on prompts with this source; raises PromptError (`given_source`)."""
         reading = given_source(self.reading, self.sources, source)
         if reading is self.reading:

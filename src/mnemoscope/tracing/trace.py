@@ -149,7 +149,7 @@ def trace(
     """
     TraceOptions.check(locals())
     check_wide_numbers(model)
-    model = model.given(source)
+    model = model.with_source(source)
     prompt, changes = model.prompt_text(prompt, mask=mask), interventions_of(interventions, of=model)
     tokens, at_first = model.prompt_tokens(prompt), first_position(prompt)
     masked = None if model.reading.causal else model.reading.asked_column(tokens) + at_first

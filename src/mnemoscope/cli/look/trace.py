@@ -41,7 +41,7 @@ def trace(options: TraceOptions, *, json: bool) -> None:
     from mnemoscope import tracing
     from mnemoscope.foundation.formatting import Table, show_token
 
-    loaded = load_shown(model, options.loading).given(options.source)
+    loaded = load_shown(model, options.loading).with_source(options.source)
     if options.mask == EACH:
         found = tracing.mask_each(loaded, asked := loaded.prompt_text(given))
         origin = made_by(model=loaded.fingerprint, atlas=None, options={"prompt": asked, "mask": EACH}, seed=None)
