@@ -24,8 +24,8 @@ EVERY_OPTION = """
 """
 
 UNSET = """
-    validation triggers layers max_sentences max_tokens removals own part sample batch_tokens source_field ids_field name
-    text_name
+    validation triggers layers max_sentences max_tokens removals own part sample batch_tokens source_field ids_field
+    name text_name
 """
 OFF = "keep_work force accept_versions skip_special token_activations random"
 
