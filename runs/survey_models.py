@@ -122,6 +122,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "granite4_vision": {"deepstack_layer_map": [[1, 0]]},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "janus": _PICTURES,
+    "led": {"attention_window": [8] * LAYERS},
     "lfm2_moe": {"layer_types": ["conv", "full_attention", "conv", "conv"]},
     "longt5": {"decoder_start_token_id": 0},
     "luke": {"entity_vocab_size": 50},

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+import torch
 
 import mnemoscope as ms
 from mnemoscope.atlas import open_atlas, verify
@@ -271,3 +272,22 @@ def test_a_prompt_without_a_source(tmp_path: Path, capsys: pytest.CaptureFixture
         assert "give the source, too (--source TEXT)" in capsys.readouterr().err.splitlines()[-1]
     assert main(["trace", str(tmp_path), "w5 w6", "--source", "w7 w8 w9", "--generate", "2"]) == 0
     assert "Continued" in capsys.readouterr().out
+
+
+def test_two_models_differ_on_a_pair() -> None:
+    first = ms.load_model(build_pair_model("bart"), tokenizer=pair_tokenizer("bart"))
+    changed = build_pair_model("bart")
+    with torch.no_grad():
+        changed.get_submodule("model.decoder.layers.1.fc2").weight[:, 7] *= -3
+    second = ms.load_model(changed, tokenizer=pair_tokenizer("bart"))
+    source, text = [5, 6, 7], [9, 8, 17]
+    before = SlowPairs("bart", build_pair_model("bart")).read(source, text)[1][-1]
+    after = SlowPairs("bart", changed).read(source, text)[1][-1]
+    found = ms.diff(
+        first, as_words(text), other=second, source=as_words(source), target=" w5", against=" w6", progress=False
+    )
+    assert abs(found.first - float(before[5] - before[6])) < 1e-4
+    assert abs(found.second - float(after[5] - after[6])) < 1e-4
+    assert abs(found.parts["change"].sum() - (found.second - found.first)) < 1e-3
+    one = ms.diff(first, "w9 w8", other_prompt="w9 w4", source="w5 w6", target=" w5", against=" w6", progress=False)
+    assert one.first != one.second

@@ -166,12 +166,13 @@ class Trap:
         return type(self.place).mkdir, (self.place,)
 
 
-def test_encoder_decoders_are_refused_before_their_weights_are_read(tmp_path, tokenizer):
-    t5 = T5ForConditionalGeneration(T5Config(vocab_size=280, d_model=16, d_kv=8, num_layers=2, num_heads=2, d_ff=24))
-    assert "'t5' is an encoder-decoder" in refused(ModelUnsupported, t5, tokenizer=tokenizer)
-    folder = save(tmp_path / "t5", t5, tokenizer)
-    (folder / "model.safetensors").write_bytes(b"never read")
-    assert "'t5' is an encoder-decoder" in refused(ModelUnsupported, str(folder))
+def test_an_encoder_decoder_without_a_start_is_refused(tokenizer):
+    sizes = {"vocab_size": 280, "d_model": 16, "d_kv": 8, "num_layers": 2, "num_heads": 2, "d_ff": 24}
+    t5 = T5ForConditionalGeneration(T5Config(**sizes)).eval()
+    assert "state decoder_start_token_id in its configuration" in refused(ModelUnsupported, t5, tokenizer=tokenizer)
+    t5 = T5ForConditionalGeneration(T5Config(**sizes, decoder_start_token_id=0)).eval()
+    assert load_model(t5, tokenizer=tokenizer).reading.before == (0,)
+    assert load_model(t5, tokenizer="ids").reading.before == (0,)
 
 
 def test_a_masked_model_without_a_mask_is_refused(tokenizer):

@@ -177,7 +177,7 @@ def test_a_layer_is_summed_at_the_mask(bert: tuple[LanguageModel, SlowMasked]) -
     found = layer_sum(model, model.prompt_text(TEXT, mask=AT), 1, memories=24)
     with torch.no_grad():
         blocks, _ = slow.read(ASKED)
-    assert found["position"] == AT
+    assert (found["position"], found["where"]) == (AT, "at")
     assert found["total"]["length"] == pytest.approx(float(blocks[1].update[AT + 1].norm()), abs=1e-4)
 
 

@@ -141,7 +141,7 @@ def diff(
         other: The second model, loaded or by name.
         other_adapter: The second is `model` with this PEFT adapter.
         other_prompt: The second is `model` on this prompt (or last message).
-        source: What an encoder-decoder reads; the prompts are its texts so far.
+        source: What an encoder-decoder reads; prompts are texts so far.
         target: The second's answer; None: its prediction.
         against: The first's answer; None: its prediction.
         mask: The own token that a masked model does not see, of both prompts; None: they hold the mask token, once.
@@ -158,13 +158,14 @@ def diff(
         raise OptionError("give one of --other, --other-adapter and --other-prompt")
     DiffOptions.check(locals() | {"restored": restored or None})
     check_restored(restored, top, two_prompts=other_prompt is not None, generate=generate)
-    model = model.given(source)
     if generate:
         check_continues(model)
     if mask is not None:
         prompt = model.prompt_text(prompt, mask=mask)
         other_prompt = None if other_prompt is None else model.prompt_text(other_prompt, mask=mask)
-    second = model if other_prompt is not None else second_model(model, other, other_adapter).given(source)
+    second = model if other_prompt is not None else second_model(model, other, other_adapter)
+    alone, model = model, model.given(source)
+    second = model if second is alone else second.given(source)
     origin = origin_of(
         [model.fingerprint, second.fingerprint],
         atlas,

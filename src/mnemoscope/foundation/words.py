@@ -14,6 +14,10 @@ from typing import Any
 
 Words = Mapping[str, str]
 
+CONTINUES_NOTHING = (
+    "a model that reads sentences whole continues no text: generation, audits and `memorised` are not asked of it"
+)
+
 _PHRASES = {
     # What a trigger is, what is counted in the mined text, and what is asked of held-out text.
     "prefix": ("prefix", "sentence"),

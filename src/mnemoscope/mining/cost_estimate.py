@@ -96,10 +96,11 @@ def describe(model: LanguageModel) -> dict[str, Any]:
     facts = model_facts(model)
     spec, sizes = facts.pop("spec"), facts.pop("sizes")
     experts = sizes.pop("experts", None) or [None] * sizes["layers"]
+    kind = "encoder-decoder" if model.sources is not None else "decoder" if model.reading.causal else "encoder"
     ffn_share = sizes.pop("ffn_parameters") / max(1, sizes["parameters"])
     return {
         "model": spec,
-        "kind": "decoder",
+        "kind": kind,
         "experts": 0,
         "shared_experts": 0,
         **facts,

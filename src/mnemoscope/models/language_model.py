@@ -7,7 +7,7 @@ use. hooks.py reads coefficients while it runs; other rooms use the numbers (min
 import copy
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from threading import RLock, local
@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from mnemoscope.errors import MemoryIdError, ModelUnsupported, OptionError, PromptError
+from mnemoscope.errors import MemoryIdError, ModelUnsupported, OptionError
 from mnemoscope.foundation.cache import Cache
 from mnemoscope.foundation.memory_changes import At
 from mnemoscope.foundation.memory_names import MemoryId, Numbering
@@ -28,7 +28,7 @@ from mnemoscope.models.memories.groups import Group, join
 from mnemoscope.models.model_facts import Proof, Sizes
 from mnemoscope.models.modules.fingerprint import fingerprint, reading_fingerprint
 from mnemoscope.models.modules.linear_maps import computes_in, matrix_of, rows_of
-from mnemoscope.models.modules.observed import encode, run, split_source
+from mnemoscope.models.modules.observed import encode_behind, run
 from mnemoscope.models.modules.offloading import device_of_module, places_of
 from mnemoscope.models.modules.parameter_count import count_parameters
 from mnemoscope.models.modules.projections import Fold, Head, LinearHead, Projection, fold_of, scale_of
@@ -38,6 +38,7 @@ from mnemoscope.models.text_arrays import TextArrays
 from mnemoscope.models.tokens.chat_reader import ChatReader, chat_template
 from mnemoscope.models.tokens.model_tokens import Reader
 from mnemoscope.models.tokens.prompt_reader import mask_text, read_answer, read_prompt
+from mnemoscope.models.tokens.sources import given_source
 
 Texts = Prompt | Iterable[Prompt]
 Memories = str | MemoryId | int | Iterable[str | MemoryId | int] | None
@@ -407,30 +408,19 @@ class LanguageModel(metaclass=_Reloaded):
     def _forward(self, module: nn.Module, ids: Tensor, *, gradients: bool = False, past: Any = None) -> Tensor:
         encoded = None
         if self.sources is not None:
-            ids, sources = split_source(ids)
-            assert sources is not None
-            last, encoded = getattr(self._running, "encoded", (None, None))
-            if last is None or not torch.equal(last, sources):  # made once for many questions about a prompt
-                encoded = encode(self.anatomy.model, sources)
-                self._running.encoded = sources, encoded
+            ids, encoded = encode_behind(self.anatomy.model, ids, self._running)
         self._running.shape = (ids.shape[0], ids.shape[1])
         self._running.ids = ids
         self._running.begun = 0 if past is None else past.get_seq_length()
         return run(module, ids, gradients=gradients, past=past, encoded=encoded)
 
     def given(self, source: str | Sequence[int] | None) -> "LanguageModel":
-        """The decoder of an encoder-decoder on prompts with this source, a text or its ids; a model without sources is
-        itself. Raises PromptError for a text that is none's source, and for a source that is not given.
-        """
-        if self.sources is None and isinstance(source, str):
-            raise PromptError("this model reads no source; leave it out (--source)")
-        if self.sources is None or (source is None and self.reading.given is not None):
+        """The decoder of an encoder-decoder on prompts with this source; raises PromptError (`given_source`)."""
+        reading = given_source(self.reading, self.sources, source)
+        if reading is self.reading:
             return self
-        if source is None:
-            raise PromptError("this model reads a source and writes a text; give the source, too (--source TEXT)")
         other = copy.copy(self)
-        given = self.sources.of_prompt(source) if isinstance(source, str) else tuple(map(int, source))
-        other.reading = replace(self.reading, given=given)
+        other.reading = reading
         return other
 
     def coefficients(

@@ -21,9 +21,9 @@ from mnemoscope.atlas.store import write_free_table
 from mnemoscope.atlas.tables import rebuild_command
 from mnemoscope.errors import AtlasUnfinished, ModelUnsupported, StoreFailed
 from mnemoscope.foundation.files import write_json
-from mnemoscope.foundation.forks import refuse_forked
+from mnemoscope.foundation.processes import refuse_forked
 from mnemoscope.foundation.progress import Progress, ignore_progress
-from mnemoscope.foundation.reading import CONTINUES_NOTHING
+from mnemoscope.foundation.words import CONTINUES_NOTHING
 from mnemoscope.patterns import write_patterns
 from mnemoscope.questions.question import EMPTY, Answer
 from mnemoscope.questions.registry import answer, load_question

@@ -8,8 +8,7 @@ from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.schema import THE_PAPERS, question_named
 from mnemoscope.atlas.tables import MadeFrame
 from mnemoscope.errors import ModelUnsupported
-from mnemoscope.foundation.reading import CONTINUES_NOTHING
-from mnemoscope.foundation.words import NEXT, Words, in_words
+from mnemoscope.foundation.words import CONTINUES_NOTHING, NEXT, Words, in_words
 from mnemoscope.questions.question import Question
 
 

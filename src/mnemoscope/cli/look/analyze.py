@@ -13,7 +13,7 @@ from mnemoscope.foundation.files import is_writable
 from mnemoscope.foundation.formatting import Table, pluralise
 from mnemoscope.foundation.options.declared import option
 from mnemoscope.foundation.options.mining_options import AtlasArgument
-from mnemoscope.foundation.reading import CONTINUES_NOTHING
+from mnemoscope.foundation.words import CONTINUES_NOTHING
 
 if TYPE_CHECKING:
     from mnemoscope.atlas import Atlas

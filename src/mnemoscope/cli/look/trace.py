@@ -8,7 +8,6 @@ from typing import Any
 from mnemoscope.cli.progress import load_shown
 from mnemoscope.cli.runner import emit, print_shown, terminal_columns
 from mnemoscope.errors import OptionError
-from mnemoscope.foundation.formatting import Table, show_token
 from mnemoscope.foundation.options.model_options import check_names
 from mnemoscope.foundation.options.prompt_options import EACH, TraceOptions
 from mnemoscope.foundation.origin import made_by
@@ -40,6 +39,7 @@ def trace(options: TraceOptions, *, json: bool) -> None:
 
         pictures.check_ending(out)
     from mnemoscope import tracing
+    from mnemoscope.foundation.formatting import Table, show_token
 
     loaded = load_shown(model, options.loading).given(options.source)
     if options.mask == EACH:

@@ -64,9 +64,9 @@ def encode_batch(
         raise CorpusUnreadable(f"documents from {documents[0]} on cannot be tokenised: {error}") from None
     sources: Integers = np.zeros(len(texts), np.int64)
     windows, without_tokens = 0, lengths.count(0)
-    if len(places := np.flatnonzero(flat == SOURCE)):
-        sources = np.cumsum(lengths) - places - 1
-        own = np.array(lengths) - sources - 1
+    if len(separators := np.flatnonzero(flat == SOURCE)):
+        sources = np.cumsum(lengths) - separators - 1
+        own: Integers = np.array(lengths) - sources - 1
         if len(longer := np.flatnonzero(own > longest)):
             raise CorpusUnreadable(
                 f"document {documents[longer[0]]} has {own[longer[0]]:,} tokens, but the model reads at most"

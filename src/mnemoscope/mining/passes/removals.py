@@ -162,8 +162,8 @@ def source_places(
     if reading.source is None:
         return {}
     own = sentences.source_lengths_of(triggers["sentence"].to_numpy()) - sum(map(len, reading.source))
-    fired = triggers.select("layer", "memory", "sentence", "position").iter_rows()
-    drawn = [random_position(seed, *place, max(1, tokens)) for place, tokens in zip(fired, own.tolist(), strict=True)]
+    fired = triggers.select("layer", "memory", "sentence", "position", pl.Series("own", np.maximum(own, 1))).iter_rows()
+    drawn = [random_position(seed, *place) for place in fired]
     places = {"source_first": np.zeros_like(own), "source_last": own - 1, "source_random": np.array(drawn, np.int64)}
     # A source of one token is left out: without it nothing is read.
     found = {name: np.where(own > 1, at, -1) for name, at in places.items()}

@@ -60,7 +60,7 @@ class NamedSentences:
             return np.zeros(len(sentence), np.int64)
         return self._sources.list.len().to_numpy().astype(np.int64)[np.searchsorted(self.ids, sentence)]
 
-    def sources(self, sentences: Sequence[int]) -> list[NDArray[np.int32]] | None:
+    def sources(self, sentences: Sequence[int] | Ints) -> list[NDArray[np.int32]] | None:
         """The token ids of the sentences' sources; None without."""
         if self._sources is None:
             return None

@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
+from threading import local
 from typing import Any, TypeGuard
 
 import torch
@@ -166,6 +167,19 @@ def encode(network: nn.Module, sources: Tensor) -> Any:
         made = encoder_of(network)(input_ids=different)
         made.last_hidden_state = made.last_hidden_state[row]
         return made
+
+
+def encode_behind(network: nn.Module, ids: Tensor, kept: local) -> tuple[Tensor, Any]:
+    """Rows of ids without the sources behind them, and what the encoder makes of these; `kept` keeps a thread's last
+    one, for many questions about one prompt.
+    """
+    ids, sources = split_source(ids)
+    assert sources is not None
+    last, encoded = getattr(kept, "encoded", (None, None))
+    if last is None or not torch.equal(last, sources):
+        encoded = encode(network, sources)
+        kept.encoded = sources, encoded
+    return ids, encoded
 
 
 def run(module: nn.Module, ids: Tensor, *, gradients: bool = False, past: Any = None, encoded: Any = None) -> Tensor:

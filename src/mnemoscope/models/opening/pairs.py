@@ -17,6 +17,8 @@ from mnemoscope.models.tokens.model_tokens import frame_of
 
 _OWN = [5, 7, 6]
 """The target of a model without a tokenizer."""
+_SWITCH = "_switch_to_target_mode"
+"""A private name of transformers: its public call makes token ids with special tokens, and nothing else."""
 
 
 def pair_reading(model: Any, tokenizer: Any) -> Reading:
@@ -25,7 +27,7 @@ def pair_reading(model: Any, tokenizer: Any) -> Reading:
         raise ModelUnsupported(f"the encoder of {type(model).__name__} reads no text; its source cannot be given")
     own, labels = _OWN, _OWN
     if callable(tokenizer):
-        made = tokenizer(text_target="a b", return_special_tokens_mask=True)
+        made = tokenizer(text_target="a b c", return_special_tokens_mask=True)
         labels = [*made["input_ids"]]
         own = [token for token, added in zip(labels, made["special_tokens_mask"], strict=True) if not added]
     try:
@@ -35,10 +37,13 @@ def pair_reading(model: Any, tokenizer: Any) -> Reading:
             f"{type(model).__name__} does not say what its decoder reads before a target ({first_line(error)}); state"
             " decoder_start_token_id in its configuration"
         ) from None
-    starts = [at for at in range(1, len(read)) if own and read[at : at + len(own)] == own]
-    if not starts:
+    known = own[:-1] or own  # the last label of all is left out, which may be an own one
+    start = next((at for at in range(1, len(read)) if known and read[at : at + len(known)] == known), None)
+    if start is None:
         raise ModelUnsupported(f"{type(model).__name__} does not read its own labels, shifted, as a target")
-    return Reading(tuple(read[: starts[0]]), source=frame_of(tokenizer))
+    if {*read[:start]} & {*own}:
+        raise ModelUnsupported(f"{type(model).__name__} begins a target with its last label; name its own tokenizer")
+    return Reading(tuple(read[:start]), source=frame_of(tokenizer))
 
 
 def _decoder_ids(model: Any, labels: torch.Tensor) -> torch.Tensor:
@@ -59,9 +64,8 @@ def _decoder_ids(model: Any, labels: torch.Tensor) -> torch.Tensor:
 
 def as_target(tokenizer: Any) -> Any:
     """The tokenizer as it reads a target: Marian's has a SentencePiece model for each side."""
-    switch = "_switch_to_target_mode"
-    if not hasattr(tokenizer, switch) or hasattr(tokenizer, "backend_tokenizer"):
+    if getattr(tokenizer, "backend_tokenizer", None) is not None or getattr(tokenizer, _SWITCH, None) is None:
         return tokenizer
     tokenizer = copy.deepcopy(tokenizer)
-    getattr(tokenizer, switch)()
+    getattr(tokenizer, _SWITCH)()
     return tokenizer

@@ -1,10 +1,13 @@
 """The sources that an encoder-decoder reads its texts with: their tokens, with what the tokenizer puts around them."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import final
 
 from mnemoscope.errors import PromptError
+from mnemoscope.foundation.reading import Reading
 from mnemoscope.models.tokens.model_tokens import Reader
+from mnemoscope.models.tokens.prompt_reader import refuse_halves
 
 
 @final
@@ -31,11 +34,23 @@ class Sources:
 
     def of_prompt(self, text: str) -> tuple[int, ...]:
         """The token ids of one source; raises PromptError also for one without a token, or with an unknown one."""
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise PromptError("the source is not text: a character is half of one; write it as UTF-8") from None
+        refuse_halves(text, "source")
         [tokens] = self.encode([text])
         if len(tokens) == sum(map(len, self.around)) or max(tokens) >= self.rows:
             raise PromptError(f"the source {text[:40]!r} has no token in this model's vocabulary; write some words")
         return tuple(tokens)
+
+
+def given_source(reading: Reading, sources: Sources | None, source: str | Sequence[int] | None) -> Reading:
+    """The reading of prompts with this source, a text or its ids; the same one where the model reads none, or it is
+    given already.
+    """
+    if sources is None:
+        if isinstance(source, str):
+            raise PromptError("this model reads no source; leave it out (--source)")
+        return reading
+    if source is not None:
+        return replace(reading, given=sources.of_prompt(source) if isinstance(source, str) else tuple(source))
+    if reading.given is None:
+        raise PromptError("this model reads a source and writes a text; give the source, too (--source TEXT)")
+    return reading

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from mnemoscope.atlas.tables import model_words
 from mnemoscope.errors import InterventionError, MnemoscopeError, ModelUnsupported, NotFinite, PromptError
 from mnemoscope.foundation.memory_names import MemoryId
-from mnemoscope.foundation.reading import CONTINUES_NOTHING
+from mnemoscope.foundation.words import CONTINUES_NOTHING
 from mnemoscope.show.pages.edition import Data, Edition
 from mnemoscope.show.pages.memory import TrialAddress
 from mnemoscope.show.pages.model.audit import MOST, NEIGHBOURS, AuditAddress, AuditView
