@@ -87,7 +87,7 @@ def test_no_page_asks_it_to_continue(reader: TestClient, atlas: ms.Atlas) -> Non
     page = Parts(with_model.get("/trace").text)
     assert page.links("/audit") == []
     assert "/trace" in page.links()
-    refused(with_model, "/audit", {}, said="continues no text")
+    refused(with_model, "/audit", {}, said="continues no text", status=409)
 
 
 def test_a_search_finds_what_stands_on_either_side(reader: TestClient, atlas: ms.Atlas, firing: str) -> None:

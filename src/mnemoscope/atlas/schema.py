@@ -334,7 +334,7 @@ _KINDS = (
     TableKind("random_sentences", 1_024, optional=True, for_some=_OF_PAIRS).with_columns(_SENTENCES),
     TableKind("importance", 1_024, "layer", optional=True, for_experts=_EXPERT).with_columns("""
         memory int32
-        prefixes int64 form=count label='validation {cases}' | how many there were
+        prefixes int64 form=count label='{validation_cases}' | how many there were
         direct float32 form=number unit=logits label='direct effect' | mean of the size of its direct effect: what its
             coefficient times its value adds to F (the logit of the model's top token less its runner-up's), every norm
             behind it linear at its own scale

@@ -26,6 +26,8 @@ _PHRASES = {
     "places": ("prefixes", "positions"),
     "case": ("prefix", "masked sentence"),
     "cases": ("prefixes", "masked sentences"),
+    "validation_case": ("validation prefix", "masked validation sentence"),
+    "validation_cases": ("validation prefixes", "masked validation sentences"),
     "Every_case": ("Every prefix", "Every masked sentence"),
     "a_case": ("a prefix", "a masked sentence"),
     # The token spoken of.
@@ -42,6 +44,7 @@ _PHRASES = {
     "last_words": ("last words", "words"),
     "last_one": ("last one of", "one at"),
     "marked_token": ("last token", "marked token"),
+    "after": ("after", "at"),
     "before_it": ("before", "around"),
     "last_trigger": ("last trigger token", "trigger token"),
     # Clauses.

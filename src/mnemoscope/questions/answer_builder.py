@@ -21,7 +21,7 @@ VALUES_WHY = (
 LINEARISED = Number(
     "linearised_head",
     "share",
-    "validation {cases} at which the head's linear part, by which values are read, gives the model's own prediction",
+    "{validation_cases} at which the head's linear part, by which values are read, gives the model's own prediction",
 )
 """Beside every question about values, of a head with a transform: where it is low, their words mean little."""
 HELD = (

@@ -36,7 +36,7 @@ QUESTION = Question(
         *(Number(f"{one}_{other}", "number", f"rank correlation of {one} with {other}") for one, other in PAIRS),
         *(Number(f"{name}_of_all", "share", f"the layer's share of all {name}") for name in EFFECTS),
         *(Number(f"{name}_ever", "share", f"memories ever among the network's 20 by {name}") for name in EFFECTS),
-        Number("prefixes", "count", "validation {cases}"),
+        Number("prefixes", "count", "{validation_cases}"),
     ),
     main="attribution_top",
     headline=("direct_top", "attribution_top", "size_top", "size_direct", "size_attribution", "attribution_of_all"),

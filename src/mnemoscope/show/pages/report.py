@@ -147,7 +147,7 @@ def _questions(manifest: Manifest, answers: Mapping[str, Answer], words: Words) 
     questions = manifest.questions
     one, two = (questions.removals_excluded[length] for length in ("length_one", "length_two"))
     kinds = dict.fromkeys(answer.interval for answer in answers.values() if answer.interval)
-    asked = f"validation {words['cases']} (Figures 7 to 11)"
+    asked = f"{words['validation_cases']} (Figures 7 to 11)"
     return _known_facts(
         (asked, f"{questions.prefixes:,} of {questions.prefixes_asked:,} asked for"),
         ("memories per layer whose triggers lose a token (Figure 3)", str(questions.removals_per_layer)),
