@@ -4,8 +4,8 @@
 
 Only ratios count: absolute speeds differ from machine to machine. The bare forward pass is timed whole, and stopped
 where mining stops, which is equal work. A model reads the standard library's documentation, and its value pass is
-measured, too; 8b (16 GB in bfloat16), experts, bert-base, and with --random-text GPT-2's shape, read random tokens, for which
-torch and transformers are enough (`PYTHONPATH=src`).
+measured, too; 8b (16 GB in bfloat16), experts, bert-base, and with --random-text GPT-2's shape, read random tokens,
+for which torch and transformers are enough (`PYTHONPATH=src`).
 """
 
 import argparse

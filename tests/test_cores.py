@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from mnemoscope.foundation.cores import usable_cores
+from mnemoscope.foundation.processes import usable_cores
 
 
 def test_the_cores_that_a_process_is_tied_to_count_and_elsewhere_all(monkeypatch: pytest.MonkeyPatch) -> None:

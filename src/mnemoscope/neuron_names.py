@@ -91,7 +91,7 @@ def hook(
 
         logits = bridge.run_with_hooks(tokens, fwd_hooks=ms.hook("L10.M222"))
 
-    They act at all positions, also at the beginning token's, which `intervene` leaves as it is. Raises MemoryIdError
+    They act at all positions, also at those of the frame, which `intervene` leaves as they are. Raises MemoryIdError
     for experts and, in the run, for a memory that the model does not have; InterventionError for what is no number.
 
     Args:

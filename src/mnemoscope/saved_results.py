@@ -15,7 +15,7 @@ from mnemoscope.foundation.files import read_object
 from mnemoscope.foundation.origin import restore
 
 _ROOMS = {
-    **dict.fromkeys(("Trace", "Comparison", "MaskedTokens"), "tracing"),
+    **dict.fromkeys(("Trace", "Comparison"), "tracing"),
     **dict.fromkeys(("Attribution", "PromptsAttribution", "RunDifference", "PromptsDifference"), "attribution"),
     "AtlasComparison": "comparison",
     "Audit": "auditing",

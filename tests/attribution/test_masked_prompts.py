@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from mnemoscope.cli import main
 from mnemoscope.errors import OptionError, PromptError
 from mnemoscope.models import LanguageModel
 from models.masked_models import KINDS, MASK, SlowMasked, build_masked, load_masked, masked_tokenizer
+from support.mined import mined_text
 
 TEXT = "w9 w8 w12 w17 w30"
 AT = 1
@@ -202,13 +204,13 @@ def test_two_models_part_at_the_mask_or_agree_there() -> None:
     assert undone == pytest.approx(values[0], abs=1e-3)  # what differs are values of memories alone
     alike = diff(model, TEXT, other=load_masked(copy.deepcopy(networks[0])), mask=AT, progress=False)
     assert alike.said is None
-    assert "Both predict" in alike.notes[0]
+    assert "never part at the mask" in alike.notes[0]
     rows = [{"prompt": "w9 <mask> w12 w17 w30"}, *({"prompt": f"w{n} w8 <mask>"} for n in range(9, 29))]
     many = diff_prompts(model, rows, other=other, progress=False)
     assert many.prompts > 1
     assert many.prompts + many.never_parted == len(rows)
-    for row in many.held_out:
-        assert (row["changed"] is None) == (many.never_parted == 0)
+    assert [row["changed"] for row in many.held_out] == [None] * len(many.held_out)  # nothing is continued
+    assert all(row["gone"] is not None for row in many.held_out)
 
 
 def test_many_prompts_and_a_prompt_without_a_mask(bert: tuple[LanguageModel, SlowMasked]) -> None:
@@ -218,13 +220,36 @@ def test_many_prompts_and_a_prompt_without_a_mask(bert: tuple[LanguageModel, Slo
     assert "0 masks" in found.refused[0].reason
 
 
+@pytest.mark.fast(1)
+@pytest.mark.parametrize("kind", KINDS[:3])
+def test_importance_is_what_attributions_at_the_masks_say(kind: str, tmp_path: Path) -> None:
+    model, _ = pair(kind)
+    numbers = np.random.default_rng(5).integers(5, 60, (40, 6)).tolist()
+    lines = [" ".join(f"w{number}" for number in row) + "\n" for row in numbers]
+    made = mined_text(model, tmp_path, "".join(lines[:20]), other="".join(lines[20:]), prefixes=6, removals=0)
+    ms.extend(made.path, model, ["importance"])
+    atlas = ms.open_atlas(made.path)
+    asked = atlas.table("prefixes").select("sentence", "position").rows()
+    stored = dict(atlas.sentences([one for one, _ in asked], columns=["sentence", "tokens"]).rows())
+    names, sums = ("attribution", "direct"), np.zeros((2, 3, 24))
+    for sentence, position in asked:
+        text = " ".join(f"w{token}" for token in stored[sentence])
+        found = attribute(model, text, mask=position, singles=0, top=1_000, progress=False)
+        for row in found.memories.filter(position=position).to_dicts():
+            layer, _, memory = place(row)
+            sums[:, layer, memory] += [abs(row[name]) for name in names]
+    for layer in range(3):
+        table = atlas.table("importance", layer=layer)
+        for name, expected in zip(names, sums[:, layer] / len(asked), strict=True):
+            np.testing.assert_allclose(table[name], expected, atol=1e-5)
+
+
 def test_an_answer_is_one_token_with_a_space_or_without(bert: tuple[LanguageModel, SlowMasked]) -> None:
     model, _ = bert
     for text in ("w20", " w20"):
-        assert model.tokens_after("w9 <mask> w12", text) == [20]
-        assert model.tokens_after(model.prompt_text(TEXT, mask=4), text) == [20]
+        assert attribute(model, "w9 <mask> w12", target=text, singles=0, progress=False).target.id == 20
     for options, line in (
-        ({"target": "w20 w21"}, r"is not one token \(2\), and a mask stands for one"),
+        ({"target": "w20 w21"}, "is 2 tokens, and a mask stands for one"),
         ({"target": "w20", "against": "w20"}, "are one, or one begins"),
         ({"target": ""}, "an answer is empty"),
     ):

@@ -24,7 +24,7 @@ EVERY_OPTION = """
 """
 
 UNSET = """
-    validation triggers layers max_sentences max_tokens removals own part sample batch_tokens ids_field name text_name
+    validation triggers layers max_sentences max_tokens removals own part sample batch_tokens source_field ids_field name text_name
 """
 OFF = "keep_work force accept_versions skip_special token_activations random"
 
@@ -111,7 +111,14 @@ def test_every_option_arrives(mining: FakeMining, tmp_path: Path, capsys: Captur
         **{"out": tmp_path / "a", "validation": "hub:v", "split": "line", "triggers": 7, "per_sentence": "all"},
         **{"layers": "0-3,7", "max_sentences": 9, "max_tokens": 99, "prefixes": 5, "removals": "all", "own": "7"},
         **{"neighbours": 4, "part": "2/3", "batch_tokens": 512, "dtype": "bfloat16", "device": "cuda:1", "seed": 3},
-        **{"checkpoint_every": 0.5, "keep_work": True, "text_field": "body", "sample": 0.25, "ids_field": None},
+        **{
+            "checkpoint_every": 0.5,
+            "keep_work": True,
+            "text_field": "body",
+            "sample": 0.25,
+            "ids_field": None,
+            "source_field": None,
+        },
         **{"force": True, "accept_versions": False, "name": "N", "text_name": "T", "skip_bad_rows": 6},
         **dict.fromkeys(("skip_special", "token_activations", "random"), True),
         "opening": {

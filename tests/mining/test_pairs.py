@@ -197,7 +197,7 @@ def test_a_prompt_is_read_with_its_source() -> None:
     for layer, states in enumerate(trace.places):
         for memory in states[-1].memories:
             assert abs(float(coefficients[layer][-1, memory.memory.memory]) - memory.coefficient) < 1e-4
-    given = model.given(as_words(source))
+    given = model.with_source(as_words(source))
     frame = given.coefficients(as_words(text), at="last")
     np.testing.assert_allclose(
         frame.filter(pl.col("layer") == 1)["coefficient"], coefficients[1][-1].numpy(), atol=1e-4

@@ -146,23 +146,22 @@ def test_coefficients_and_streams_are_of_own_positions(bert: tuple[LanguageModel
 
 @pytest.mark.fast(1)
 @pytest.mark.parametrize("kind", KINDS[:3])
-def test_every_token_is_masked_in_turn(kind: str, tmp_path: Path) -> None:
+def test_every_token_is_masked_in_turn(kind: str) -> None:
     model, slow = pair(kind)
-    found = ms.mask_each(model, TEXT, top=3)
+    found, texts = ms.mask_each(model, TEXT), model.vocabulary()[0]
     with torch.no_grad():
         rows = [slow.read([*IDS[:j], MASK, *IDS[j + 1 :]])[1][j + 1] for j in range(len(IDS))]
-    for j, (one, scores) in enumerate(zip(found.positions, rows, strict=True)):
-        assert (one.position, one.token.id) == (j, IDS[j])
-        assert one.rank == int((scores > scores[IDS[j]]).sum())
-        assert (one.prediction[0].token.id, one.right) == (int(scores.argmax()), one.rank == 0)
-        assert one.probability == pytest.approx(float(scores.softmax(0)[IDS[j]]), abs=1e-5)
-        assert one.prediction[0].probability == pytest.approx(float(scores.softmax(0).max()), abs=1e-5)
-    assert ms.open_result(found.save(tmp_path / "each.json")) == found
+    for j, (one, scores) in enumerate(zip(found.to_dicts(), rows, strict=True)):
+        assert (one["position"], one["token"]) == (j, texts[IDS[j]])
+        assert one["rank"] == int((scores > scores[IDS[j]]).sum())
+        assert (one["predicted"], one["right"]) == (texts[int(scores.argmax())], one["rank"] == 0)
+        assert one["probability"] == pytest.approx(float(scores.softmax(0)[IDS[j]]), abs=1e-5)
+        assert one["share"] == pytest.approx(float(scores.softmax(0).max()), abs=1e-5)
     with ms.intervene(model, ["L2.M7=3@last"]):
-        changed = ms.mask_each(model, TEXT, top=3)
+        changed = ms.mask_each(model, TEXT)
     with torch.no_grad():
         _, scores = slow.read([*IDS[:4], MASK], changing(2, (7, "=", 3.0, slice(5, 6))))
-    assert changed.positions[4].probability == pytest.approx(float(scores[5].softmax(0)[IDS[4]]), abs=1e-5)
+    assert changed["probability"][4] == pytest.approx(float(scores[5].softmax(0)[IDS[4]]), abs=1e-5)
 
 
 def test_a_word_that_the_model_knows_is_right() -> None:
@@ -170,8 +169,7 @@ def test_a_word_that_the_model_knows_is_right() -> None:
     network = build_masked("bert")
     network.cls.predictions.bias[12] = 100.0
     found = ms.mask_each(load_masked(network), TEXT)
-    assert [one.right for one in found.positions] == [False, False, True, False, False]
-    assert "right about 1 of 5 tokens" in str(found)
+    assert found["right"].to_list() == [False, False, True, False, False]
 
 
 def test_a_layer_is_summed_at_the_mask(bert: tuple[LanguageModel, SlowMasked]) -> None:
@@ -179,7 +177,7 @@ def test_a_layer_is_summed_at_the_mask(bert: tuple[LanguageModel, SlowMasked]) -
     found = layer_sum(model, model.prompt_text(TEXT, mask=AT), 1, memories=24)
     with torch.no_grad():
         blocks, _ = slow.read(ASKED)
-    assert found["position"] == AT
+    assert (found["position"], found["where"]) == (AT, "at")
     assert found["total"]["length"] == pytest.approx(float(blocks[1].update[AT + 1].norm()), abs=1e-4)
 
 
@@ -233,9 +231,11 @@ def test_the_command_shows_what_python_has(folder: str, capsys: pytest.CaptureFi
     assert "Before and after L1.M3=4@last" in capsys.readouterr().out
     assert main(["trace", folder, TEXT, "--mask", "each", "--json"]) == 0
     each = json.loads(capsys.readouterr().out)
-    assert each["positions"] == ms.mask_each(model, TEXT).to_dict()["positions"]
+    assert each["masked"] == ms.mask_each(model, TEXT).to_dicts()
+    assert each["made_by"]["options"] == {"prompt": TEXT, "mask": "each"}
     assert main(["trace", folder, TEXT, "--mask", "each"]) == 0
-    assert "right about" in capsys.readouterr().out
+    rows = capsys.readouterr().out.splitlines()
+    assert [row.split()[:2] for row in rows[1:]] == [[str(j), f"·w{token}"] for j, token in enumerate(IDS)]
 
 
 @pytest.mark.parametrize(

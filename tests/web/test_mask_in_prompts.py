@@ -115,15 +115,15 @@ def test_a_memory_is_checked_and_tried(reader: TestClient) -> None:
     assert len(tried["tokens"]) == 4
 
 
-def test_tools_of_agents_take_a_mask(atlas: ms.Atlas, model: LanguageModel) -> None:
+def test_tools_of_agents_ask_at_the_mask(atlas: ms.Atlas, model: LanguageModel) -> None:
     tools = tools_over(atlas, model=model)
-    traced = answer(tools, "trace", prompt=PROMPT, mask=1)
-    best = ms.trace(model, PROMPT, mask=1).positions[1].prediction[0].token.text
+    prompt = "w9 <mask> w12 w17"
+    traced = answer(tools, "trace", prompt=prompt)
+    best = ms.trace(model, prompt).positions[1].prediction[0].token.text
     assert traced["prediction"][0]["untrusted_text"]["text"] == best
-    changed = answer(tools, "trace", prompt=PROMPT, mask=1, changes=["L1.M4=3@last"])
-    assert changed["position"] == 1
-    pushed = answer(tools, "attribute", prompt=PROMPT, mask=1, target="w20", against="w33")
-    expected = ms.attribute(model, PROMPT, mask=1, target="w20", against="w33", progress=False)
+    assert answer(tools, "trace", prompt=prompt, changes=["L1.M4=3@last"])["position"] == 1
+    pushed = answer(tools, "attribute", prompt=prompt, target="w20", against="w33")
+    expected = ms.attribute(model, prompt, target="w20", against="w33", progress=False)
     assert pushed["difference"] == pytest.approx(expected.difference, rel=1e-3)
     fires, others = (["w9 w8", "w8 w9 w7", "w9"], ["w20 w21", "w22 w23", "w24 w25"])
     tested = answer(tools, "test_memories", memories="L0.M2", should_fire=fires, should_not_fire=others)

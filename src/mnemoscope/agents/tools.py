@@ -93,16 +93,11 @@ class Tools:
         return encode(compared | {"first": one, "second": other, "changed": changed}, most_bytes)
 
     def trace(
-        self,
-        prompt: Text,
-        changes: list[Text] | None = None,
-        position: int | None = None,
-        mask: int | None = None,
-        most_bytes: Size = USUAL,
+        self, prompt: Text, changes: list[Text] | None = None, position: int | None = None, most_bytes: Size = USUAL
     ) -> str:
         """What every layer predicts after a position of a prompt (the last), from the last layer down, and the memories
         that contribute most there. With changes (L10.M222=0, L10.M222*2) the prediction before and after them. A model
-        that reads sentences whole is asked at the mask: `mask` is the masked position, else the prompt holds the mask.
+        that reads sentences whole is asked at the mask, which the prompt holds once (also for `attribute`).
         """
         if any(change.lstrip().startswith("@") for change in changes or ()):
             raise MemoryIdError("@FILE names a file, which no tool reads; write a change as L10.M222=0")
@@ -110,11 +105,11 @@ class Tools:
             from mnemoscope.tracing import compare, trace
 
             if changes:
-                both = compare(model, model.prompt_text(prompt, mask=mask), changes, top=5, memories=0)
+                both = compare(model, prompt, changes, top=5, memories=0)
                 moved = [one.position for one in both.differences if one.changed]
                 change = both.differences[both.before.index_of(position)].to_dict()
                 return encode(change | {"top_token_changed_at": moved}, most_bytes)
-            traced = trace(model, prompt, mask=mask, top=2, memories=3)
+            traced = trace(model, prompt, top=2, memories=3)
             at = traced.index_of(position)
             layers = [states[at].to_dict() for states in reversed(traced.places)]
             for layer in layers:
@@ -122,29 +117,17 @@ class Tools:
             return encode(traced.positions[at].to_dict() | {"layers": layers}, most_bytes)
 
     def attribute(
-        self,
-        prompt: Text,
-        target: Text | None = None,
-        against: Text | None = None,
-        mask: int | None = None,
-        most_bytes: Size = USUAL,
+        self, prompt: Text, target: Text | None = None, against: Text | None = None, most_bytes: Size = USUAL
     ) -> str:
         """Which memories made the model prefer `target` (a next token with its space; else its own) to `against` (else
         the next best). `difference`: the logit difference F; `parts` add up to it. Of a memory `direct`: its direct
         effect; `ablation`: F less F without it. `curve`: F without the first k together, and without controls, others
-        as strong at their places: lowest, median, highest of five draws. `mask` as in `trace`.
+        as strong at their places: lowest, median, highest of five draws.
         """
         with self._using([prompt]) as (model, here):
             from mnemoscope.attribution import attribute
 
-            asked: dict[str, Any] = {
-                "target": target,
-                "against": against,
-                "mask": mask,
-                "singles": 32,
-                "top": 32,
-                "edges": 0,
-            }
+            asked: dict[str, Any] = {"target": target, "against": against, "singles": 32, "top": 32, "edges": 0}
             answer = attribute(model, prompt, **asked, atlas=here, progress=False).to_dict()
         parts = {name: sum(one) if isinstance(one, list) else one for name, one in answer.pop("direct").items()}
         return encode(answer | {"parts": parts}, most_bytes)

@@ -46,14 +46,10 @@ class Column:
         spoken = {"halffloat": "float16", "float": "float32", "double": "float64", "bool": "boolean"}.get(plain, plain)
         return f"{'list of ' * is_list}{spoken}{'?' * self.field.nullable}"
 
-    def spoken(self, words: Words) -> "Column":
-        """With label and meaning in these words."""
-        return replace(self, label=in_words(self.label, words), meaning=in_words(self.meaning, words))
-
     @property
     def about(self) -> str:
         """What stands in it, with its unit."""
-        return in_words("; ".join(filter(None, (self.meaning, self.unit and f"in {self.unit}"))), NEXT)
+        return str(in_words("; ".join(filter(None, (self.meaning, self.unit and f"in {self.unit}"))), NEXT))
 
     def format(self, value: float | None) -> str:
         """A number as people are shown it, with its unit; a dash for none."""
@@ -111,7 +107,7 @@ class TableKind:
     def numbers(self, row: Mapping[str, Any], words: Words = NEXT) -> list[tuple[Column, str]]:
         """The numbers of a row, each as it is shown; without nulls, and columns that the row lacks."""
         there = (one for one in self.by_name.values() if one.form and row.get(one.name) is not None)
-        return [(one.spoken(words), one.format(row[one.name])) for one in there]
+        return [(in_words(one, words), one.format(row[one.name])) for one in there]
 
     def columns_beside(self, names: Sequence[str]) -> pa.Schema:
         """The columns, with those of some models if `names` has them: `expert` before `memory`, others last."""

@@ -21,12 +21,12 @@ from mnemoscope.atlas.form import Manifest
 from mnemoscope.atlas.manifest import mined_from
 from mnemoscope.atlas.schema import LENS_TABLES, TABLES, place, table_kind
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, OptionError
-from mnemoscope.foundation.forks import refuse_forked
 from mnemoscope.foundation.formatting import runs
 from mnemoscope.foundation.heap import ran_out
 from mnemoscope.foundation.options.mining_options import TRIGGERS, TRIGGERS_OF_EXPERTS, MiningOptions
 from mnemoscope.foundation.options.model_options import AS_USUAL
 from mnemoscope.foundation.origin import made_by
+from mnemoscope.foundation.processes import refuse_forked
 
 Frame = TypeVar("Frame", pl.DataFrame, pl.LazyFrame)
 

@@ -334,7 +334,7 @@ def attribute(
     AttributeOptions.check(locals())
     if atlas is not None:
         require_model_of(model, atlas)
-    model = model.given(source)
+    model = model.with_source(source)
     prompt = model.prompt_text(prompt, mask=mask)
     with model.lock, report_to(progress) as report:
         contrast = choose_contrast(model, prompt, target=target, against=against, position=position)

@@ -14,20 +14,8 @@ PARTS = ("attention", "memories", "other")
 FIRST_EDGES = 10
 """Edges that a terminal shows."""
 _ENTRIES = (
-    *(
-        "model",
-        "prompt",
-        "tokens",
-        "own",
-        "position",
-        "mask",
-        "target",
-        "against",
-        "target_text",
-        "against_text",
-        "shared",
-    ),
-    *("longer", "difference", "difference_after_cap", "target_probability", "against_probability", "direct"),
+    *("model", "prompt", "tokens", "own", "position", "target", "against", "target_text", "against_text", "shared"),
+    *("mask", "longer", "difference", "difference_after_cap", "target_probability", "against_probability", "direct"),
     *("residual_error", "limit", "memories", "spearman", "curve", "kept", "frame", "heads", "edges", "made_by"),
 )
 """The entries of the document, in order."""

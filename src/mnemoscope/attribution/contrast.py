@@ -89,7 +89,11 @@ def choose_contrast(
 def _answer_tokens(model: LanguageModel, prompt: str, position: int, answer: str) -> list[int]:
     if not answer:
         raise PromptError("an answer is empty; write the next word, with its space")
-    tokens = model.tokens_after(prompt, answer, position)
+    tokens = model.tokens_after(prompt, answer, position) if model.reading.causal else model.prompt_tokens(answer)
+    if len(tokens) > 1 and not model.reading.causal:
+        raise PromptError(
+            f"the answer {answer!r} is {len(tokens)} tokens, and a mask stands for one; give a shorter one"
+        )
     beyond = next((token for token in tokens if token >= model.sizes.vocabulary), None)
     if beyond is not None:
         raise PromptError(

@@ -99,15 +99,13 @@ class Side:
 @dataclass(frozen=True)
 class Parting:
     """Where two runs are compared: the prompts as asked, what each reads up to there, of which the last `generated`
-    tokens were written by both or added; and a and b, what the second and the first then predict (None: never, and at a
-    mask both predict what is `agreed`).
+    tokens were written by both or added; and a and b, what the second and the first then predict (None: never).
     """
 
     prompts: tuple[str, str]
     tokens: tuple[tuple[int, ...], tuple[int, ...]]
     generated: int
     pair: tuple[int, int] | None
-    agreed: int | None = None
 
 
 @opens
@@ -160,14 +158,13 @@ def diff(
         raise OptionError("give one of --other, --other-adapter and --other-prompt")
     DiffOptions.check(locals() | {"restored": restored or None})
     check_restored(restored, top, two_prompts=other_prompt is not None, generate=generate)
+    alone, model = model, model.with_source(source)
     if generate:
         check_continues(model)
     if mask is not None:
         prompt = model.prompt_text(prompt, mask=mask)
         other_prompt = None if other_prompt is None else model.prompt_text(other_prompt, mask=mask)
-    second = model if other_prompt is not None else second_model(model, other, other_adapter)
-    alone, model = model, model.given(source)
-    second = model if second is alone else second.given(source)
+    second = model if other_prompt is not None else second_model(alone, other, other_adapter).with_source(source)
     origin = origin_of(
         [model.fingerprint, second.fingerprint],
         atlas,
@@ -263,22 +260,19 @@ class Differ(ExitStack):
     def find_parting(
         self, prompt: Prompt, other_prompt: Prompt | None, target: str | None, against: str | None
     ) -> Parting:
-        first, agreed = self._models[0].prompt_text(prompt), None
-        second = first
+        first = second = self._models[0].prompt_text(prompt)
         if other_prompt is None:
-            tokens, pair, agreed = self._one_prompt(first, target, against)
+            tokens, pair = self._one_prompt(first, target, against)
             both = tokens, tokens
         else:
             second = self._models[0].prompt_text(other_prompt)
             both, pair = self._two_prompts(first, second, target, against)
-        return Parting((first, second), both, len(both[0]) - len(self._models[0].prompt_tokens(first)), pair, agreed)
+        return Parting((first, second), both, len(both[0]) - len(self._models[0].prompt_tokens(first)), pair)
 
     def _one_prompt(
         self, prompt: str, target: str | None, against: str | None
-    ) -> tuple[tuple[int, ...], tuple[int, int] | None, int | None]:
-        """The shared tokens up to where the answers part, and a and b; None where they never do, and what both then
-        predict at a mask.
-        """
+    ) -> tuple[tuple[int, ...], tuple[int, int] | None]:
+        """The shared tokens up to where the answers part, and a and b; None where they never do."""
         model, second = self._models
         if (target is None) != (against is None):
             raise OptionError("give both answers, for and against, or neither, to compare the models' own")
@@ -286,19 +280,19 @@ class Differ(ExitStack):
             asked = choose_contrast(model, prompt, target=target, against=against)
             if asked.against is None:
                 raise OptionError("the mean of all tokens is no answer of the first run; give a word for against")
-            return asked.tokens, (asked.target, asked.against), None
+            return asked.tokens, (asked.target, asked.against)
         tokens, runs = model.prompt_tokens(prompt), (CachedRun(model), CachedRun(second))
         for step in range(STEPS):
             self._progress("continuing", step, STEPS, "tokens")
             b, a = (run.predict(tokens, 1)[1][0].token.id for run in runs)
             if a != b:
-                return tuple(tokens), (a, b), None
+                return tuple(tokens), (a, b)
             if not model.reading.causal:
-                return tuple(tokens), None, a
+                break
             tokens.append(a)
             if a in model.ends or len(tokens) >= model.longest:
                 break
-        return tuple(tokens), None, None
+        return tuple(tokens), None
 
     def _two_prompts(
         self, prompt: str, other: str, target: str | None, against: str | None
@@ -328,9 +322,8 @@ class Differ(ExitStack):
         continued = b"".join(raw[token] for token in written).decode("utf-8", "replace")
         read = names, (str(parting.prompts[0]), str(parting.prompts[1])), continued, parting.tokens
         if pair is None:
-            never = f"The two never part within {STEPS} tokens: {names[0]} and {names[1]} answer alike."
-            if parting.agreed is not None:
-                never = f"Both predict {texts[parting.agreed]!r} at the mask: {names[0]} and {names[1]} answer alike."
+            where = f"within {STEPS} tokens" if model.reading.causal else "at the mask"
+            never = f"The two never part {where}: {names[0]} and {names[1]} answer alike."
             return RunDifference(*read, None, notes=(never,))
         answers = Token(pair[1], texts[pair[1]]), Token(pair[0], texts[pair[0]])
         one, its = (_run(asked, tokens, pair) for asked, tokens in zip(self._models, parting.tokens, strict=True))
@@ -364,15 +357,12 @@ class Differ(ExitStack):
         frame = about_memories(frame, self._atlas, words, coefficient="coefficient_second", first=at_first)
         back = self._patch_back(one, its, grid, order, pair, everywhere=aligned) if patched else ()
         turned = (each.k for each in back if isinstance(each.k, int) and each.top_token.id == pair[1])
-        causal = model.reading.causal
+        where = "length: only the last position" if model.reading.causal else "length or mask: only the mask"
         notes = {
             f"A {model.block} block divides by its own norm: all memories of a changed layer change.": model.block
             in ("post-norm", "sandwich"),
-            "The prompts differ in length: only the last position is compared.": causal and not aligned,
-            "The prompts differ in length or mask: only the mask is compared.": not causal and not aligned,
-            f"What memories of {'earlier' if causal else 'other'} positions changed arrives as attention's change.": (
-                not by_position
-            ),
+            f"The prompts differ in {where} is compared.": not aligned,
+            "What memories of other positions changed arrives as attention's change.": not by_position,
         }
         return RunDifference(
             *read,

@@ -189,9 +189,7 @@ def _held_out(
             says = differ.says(tokens, memories, many=1)[..., 0]
             gone.append(says != parting.pair[0])
             as_first.append(says == parting.pair[1])
-        elif parting.agreed is not None:
-            changed.append(differ.says(tokens, memories, many=1)[..., 0] != parting.agreed)
-        else:
+        elif parting.generated:
             many = min(_ANSWER, parting.generated)
             says = differ.says(tokens[: begun + many - 1], memories, many=many)
             changed.append((says != np.array(tokens[begun : begun + many])).any(2))

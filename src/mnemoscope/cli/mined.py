@@ -49,7 +49,7 @@ def summarise(path: Path, *, json: bool) -> None:
         gave, requested = questions.prefixes, questions.prefixes_asked
         fewer = f" of {requested:,} requested (text too short)" if gave < requested else ""
         removals = f"{questions.removals_per_layer} memories per layer for removals"
-        print(f"  asked   held-out prefixes: {gave:,}{fewer}; {removals}")
+        print(f"  asked   held-out {atlas.reading.words['cases']}: {gave:,}{fewer}; {removals}")
     if part:
         print(f"next: mine the other parts, then mnemoscope merge OUT {path} ...")
     else:

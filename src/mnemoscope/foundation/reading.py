@@ -16,10 +16,6 @@ from numpy.typing import NDArray
 from mnemoscope.errors import PromptError
 from mnemoscope.foundation.words import NEXT, SAME, Words
 
-CONTINUES_NOTHING = (
-    "a model that reads sentences whole continues no text: generation, audits and `memorised` are not asked of it"
-)
-
 Count = TypeVar("Count", int, NDArray[np.int64])
 
 SOURCE = -1

@@ -20,7 +20,7 @@ from mnemoscope.foundation.files import read_object, refuse_hub
 from mnemoscope.foundation.options.mining_options import AUTO, ExtendOptions
 from mnemoscope.foundation.options.model_options import ModelOptions
 from mnemoscope.foundation.progress import Progress, ignore_progress, report_to
-from mnemoscope.foundation.reading import CONTINUES_NOTHING
+from mnemoscope.foundation.words import CONTINUES_NOTHING
 from mnemoscope.mining.passes.random_pass import prepare_again
 from mnemoscope.mining.stages import OPTIONAL_TABLES, STAGES
 from mnemoscope.models import LanguageModel

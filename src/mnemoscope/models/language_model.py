@@ -231,18 +231,17 @@ class LanguageModel(metaclass=_Reloaded):
 
     def prompt_tokens(self, prompt: Prompt) -> list[int]:
         """The prompt's own token ids, at least one; raises PromptError."""
-        self.given(None)
+        self.with_source(None)
         prompt = self.prompt_text(prompt)
         reader, pieces = self._reader_of(prompt), self.vocabulary()[1]
         return read_prompt(reader, prompt, self.reading, pieces=pieces, longest=self.longest)
 
     def tokens_after(self, prompt: str, text: str, position: int | None = None) -> list[int]:
         """The token ids of a text, at least one, that stands behind a prompt, or behind one of its positions
-        (`position` None: the last); for a masked model the one token in place of the mask. Raises PromptError where the
-        text changes the prompt's own tokens.
+        (`position` None: the last). Raises PromptError where the text changes the prompt's own tokens.
         """
         tokens = self.prompt_tokens(prompt)
-        return read_answer(self._reader_of(prompt), prompt, tokens, text, position, self.reading)
+        return read_answer(self._reader_of(prompt), prompt, tokens, text, position)
 
     def vocabulary(self) -> tuple[list[str], list[bytes]]:
         """Text and bytes of every row of the head, empty for rows without a token. Cached: do not change it."""
@@ -415,7 +414,7 @@ class LanguageModel(metaclass=_Reloaded):
         self._running.begun = 0 if past is None else past.get_seq_length()
         return run(module, ids, gradients=gradients, past=past, encoded=encoded)
 
-    def given(self, source: str | Sequence[int] | None) -> "LanguageModel":
+    def with_source(self, source: str | Sequence[int] | None) -> "LanguageModel":
         """The decoder of an encoder-decoder on prompts with this source; raises PromptError (`given_source`)."""
         reading = given_source(self.reading, self.sources, source)
         if reading is self.reading:

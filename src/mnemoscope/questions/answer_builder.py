@@ -15,13 +15,13 @@ from mnemoscope.questions.question import EMPTY, EVERY, LITERAL, Claim, Number, 
 MEMORIES = "over memories (Wilson)"
 VALUES_WHY = (
     "The paper takes softmax(v E^T) of the value alone, and as target what followed the first trigger; a model with a"
-    " norm before its head reads the value through that norm, so ours folds it in, and takes the best trigger that was"
-    " followed"
+    " norm before its head reads the value through that norm, so ours folds it in, and takes"
+    " {target_taken}"
 )
 LINEARISED = Number(
     "linearised_head",
     "share",
-    "validation prefixes at which the head's linear part, by which values are read, gives the model's own prediction",
+    "validation {cases} at which the head's linear part, by which values are read, gives the model's own prediction",
 )
 """Beside every question about values, of a head with a transform: where it is low, their words mean little."""
 HELD = (

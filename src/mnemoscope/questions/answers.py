@@ -21,9 +21,9 @@ from mnemoscope.atlas.store import write_free_table
 from mnemoscope.atlas.tables import rebuild_command
 from mnemoscope.errors import AtlasUnfinished, ModelUnsupported, StoreFailed
 from mnemoscope.foundation.files import write_json
-from mnemoscope.foundation.forks import refuse_forked
+from mnemoscope.foundation.processes import refuse_forked
 from mnemoscope.foundation.progress import Progress, ignore_progress
-from mnemoscope.foundation.reading import CONTINUES_NOTHING
+from mnemoscope.foundation.words import CONTINUES_NOTHING
 from mnemoscope.patterns import write_patterns
 from mnemoscope.questions.question import EMPTY, Answer
 from mnemoscope.questions.registry import answer, load_question
@@ -62,7 +62,7 @@ class LoadedAnswers:
 
 def make_answer(atlas: Atlas, question: str) -> AnswerFiles:
     # The hash comes before the answer, so that a judgement saved in between makes the answer outdated.
-    declared, judgements = load_question(question), judgements_hash(atlas, question)
+    declared, judgements = load_question(question, atlas.reading.words), judgements_hash(atlas, question)
     table = answer(atlas, question)
     rows = table.select([field.name for field in ANSWER_COLUMNS])
     document = {
@@ -269,8 +269,10 @@ def _read_answer(atlas: Atlas, question: str, listed: Mapping[str, Any]) -> Answ
 
 
 def _answer(atlas: Atlas, question: str, stored: AnswerFiles | None, missing: str) -> Answer:
-    declared, depth, gated = load_question(question), model_layers(atlas), atlas.manifest.model.gated
+    words = atlas.reading.words
+    declared, depth, gated = load_question(question, words), model_layers(atlas), atlas.manifest.model.gated
+    of = atlas.layers, depth, gated, words
     if stored is None:
-        return Answer(declared, EMPTY, "", missing, atlas.layers, depth, gated)
-    answer = Answer(declared, stored.table, str(stored.document.get("interval", "")), "", atlas.layers, depth, gated)
+        return Answer(declared, EMPTY, "", missing, *of)
+    answer = Answer(declared, stored.table, str(stored.document.get("interval", "")), "", *of)
     return answer if answer.rows(declared.main) else replace(answer, missing=declared.nothing)

@@ -4,7 +4,7 @@ Tables, sentences, comparison, pages and report are made from the declaration.
 """
 
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ import polars as pl
 from mnemoscope.atlas.read import Atlas, first_upper_layer
 from mnemoscope.foundation.formatting import Form, format_interval, format_value
 from mnemoscope.foundation.intervals import Estimate
+from mnemoscope.foundation.words import NEXT, Words
 
 EMPTY = pl.DataFrame(
     schema={"layer": pl.Int16, "name": pl.String, "value": pl.Float64, "count": pl.Int64}
@@ -196,6 +197,7 @@ class Answer:
     layers: tuple[int, ...]
     depth: int
     gated: bool = False
+    words: Words = field(default_factory=lambda: NEXT)
 
     def heading(self) -> dict[str, str]:
         """The question's name, figure and title, for pages."""

@@ -8,7 +8,7 @@ from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.schema import THE_PAPERS, question_named
 from mnemoscope.atlas.tables import MadeFrame
 from mnemoscope.errors import ModelUnsupported
-from mnemoscope.foundation.reading import CONTINUES_NOTHING
+from mnemoscope.foundation.words import CONTINUES_NOTHING, NEXT, Words, in_words
 from mnemoscope.questions.question import Question
 
 
@@ -23,8 +23,9 @@ def question_module(question: str) -> ModuleType:
     return import_module(f"mnemoscope.questions.{room_of(question)}.{question}")
 
 
-def load_question(question: str) -> Question:
-    declared: Question = question_module(question).QUESTION
+def load_question(question: str, words: Words = NEXT) -> Question:
+    """Its declaration, in the words for how a model reads."""
+    declared: Question = in_words(question_module(question).QUESTION, words)
     return declared
 
 

@@ -24,8 +24,8 @@ STREAMS_WHY = (
     "The paper reads a stream as softmax(r E^T); a model with a norm before its head reads it through that norm, head"
     " bias and soft-cap, and so does ours: its last layer's output is then the model's own prediction"
 )
-NO_PREFIX = "the validation text gave no prefix to ask about; mine more text, or name one with --validation"
-NUMBER_OF_DOCUMENTS = Number("documents", "count", "documents that the prefixes are from")
+NO_PREFIX = "the validation text gave no {case} to ask about; mine more text, or name one with --validation"
+NUMBER_OF_DOCUMENTS = Number("documents", "count", "documents that the {cases} are from")
 
 _DISABLING_OPTION = {"removals": "removals", "prefixes": "prefixes", "predictions": "prefixes"}
 """Tables that a plan may disable, and the plan's option for it."""

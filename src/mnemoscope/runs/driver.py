@@ -11,7 +11,7 @@ from contextlib import nullcontext, suppress
 from typing import Protocol
 
 from mnemoscope.errors import MiningError
-from mnemoscope.foundation.cores import usable_cores
+from mnemoscope.foundation.processes import usable_cores
 from mnemoscope.foundation.progress import WORKER, fleet_note, worker_note
 from mnemoscope.runs.launch.local import LocalLauncher
 from mnemoscope.runs.run import Run

@@ -92,7 +92,10 @@ def _write_triggers(database: sqlite3.Connection, atlas: Atlas, first: dict[int,
     places = prefixes.select("sentence", "position").unique(maintain_order=True).with_row_index("place")
     place = prefixes.join(places, on=["sentence", "position"], how="left", maintain_order="left")["place"]
     spaced = _write_sentences(database, atlas, places)
-    windows, left = Windows(atlas.vocabulary.raw, spaced=spaced), np.zeros(places.height, np.uint8)
+    windows, left = (
+        Windows(atlas.vocabulary.raw, spaced=spaced, reading=atlas.reading),
+        np.zeros(places.height, np.uint8),
+    )
     for at in range(0, places.height, _BATCH_SIZE):
         some = windows.read(database, places[at : at + _BATCH_SIZE].select("sentence", "position").rows())
         rows = ((at + i, prepare(window.prefix), prepare(window.word)) for i, window in enumerate(some))

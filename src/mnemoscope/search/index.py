@@ -35,6 +35,7 @@ from mnemoscope.search.matches import Hit
 from mnemoscope.search.text import parse_query
 from mnemoscope.search.tokens import Firing, Promotion, VocabularyToken
 from mnemoscope.search.trigger_words import TRIGGERS, WORDS, IndexedTriggers, TriggerFields
+from mnemoscope.search.windows import Windows
 
 MOST_HITS = 10_000
 _PERMISSION_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -147,7 +148,9 @@ class Index:
                 with self._lock:
                     if self._triggers is None:
                         raw = self.atlas.vocabulary.raw
-                        self._triggers = IndexedTriggers.read(database, raw, spaced=self._spaced)
+                        self._triggers = IndexedTriggers.read(
+                            database, Windows(raw, spaced=self._spaced, reading=self.atlas.reading)
+                        )
                     triggers = self._triggers
                 yield TriggerFields(both, database, self._numbering, triggers)
             elif name == PATTERNS:

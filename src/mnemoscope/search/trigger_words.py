@@ -41,11 +41,11 @@ class IndexedTriggers:
     windows: Windows
 
     @staticmethod
-    def read(database: sqlite3.Connection, raw: Sequence[bytes], *, spaced: bool) -> "IndexedTriggers":
+    def read(database: sqlite3.Connection, windows: Windows) -> "IndexedTriggers":
         arrays = read_arrays(database)
         arrays |= {name: arrays[name].astype(np.intp) for name in ("memory", "place") if name in arrays}  # fast indices
         try:
-            return IndexedTriggers(**arrays, windows=Windows(raw, spaced=spaced))
+            return IndexedTriggers(**arrays, windows=windows)
         except TypeError as wrong:
             raise sqlite3.DatabaseError(f"arrays are missing: {wrong}") from None
 
@@ -82,16 +82,18 @@ class TriggerFields:
         shown = sentences[page]
         firing = self._list_firing(np.concatenate(places), within, ranked, shown["sentence"])
         windows = self.triggers.windows.read(self.database, shown[["sentence", "position"]].tolist())
+        reading = self.triggers.windows.reading
         names = [self.names[at] for at in shown["field"].tolist()]
         texts = [w.completed if name == WORDS else w.prefix for w, name in zip(windows, names, strict=True)]
-        rows = shown[["memory", "score", "count", "rank", "sentence"]].tolist()
+        rows = shown[["memory", "score", "count", "rank", "sentence", "position"]].tolist()
         hits = []
-        for name, parts, (memory, score, count, rank, sentence) in zip(
+        for name, parts, (memory, score, count, rank, sentence, position) in zip(
             names, highlight(texts, query), rows, strict=True
         ):
             number, memories = firing[sentence]
             named = tuple(map(self.numbering.id, dict.fromkeys([memory, *memories])))[:MOST_NAMES]
-            detail = f"{pluralise(count, 'prefix', 'prefixes')}, best rank {rank}"
+            detail = f"{pluralise(count, reading.words['prefix'], reading.words['prefixes'])}, best rank {rank}"
+            detail += "" if reading.causal else f" at position {position}"
             hits.append(Hit(named[0], name, parts, score, count, rank, detail, named, sentence, number))
         totals = {name: len(ranking) for name, ranking in zip(self.names, rankings, strict=True)}
         return Matches(hits, len(sentences), totals, exact=all(len(each) < MOST_ROWS for each in places))

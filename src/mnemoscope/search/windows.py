@@ -1,4 +1,5 @@
-"""The text of a place, a position in a sentence: the last tokens of its prefix, and the word at the position.
+"""The text of a place, a position in a sentence: the last tokens of its prefix, of a masked model's also the first
+ones behind it, and the word at the position.
 
 That word is whole: of `arbit|r|ary` it is `arbitrary` at each of the three tokens. It ends where letters and digits do.
 """
@@ -14,8 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mnemoscope.atlas.vocabulary import is_without_spaces
+from mnemoscope.foundation.reading import Reading
 from mnemoscope.search.database import rows_by_key, token_type
 
+CAUSAL = Reading()
 CONTEXT = 24
 """Tokens of a prefix that are indexed and shown, counted back from the trigger token; a word has as many at most on
 either side of it.
@@ -29,7 +32,7 @@ _WITHIN_WORDS = "\ufffd\u200c\u200d"
 @dataclass(frozen=True)
 class Window:
     prefix: str
-    """Up to the trigger token; if cut, from the first space on if one is near."""
+    """What is read around the trigger token, up to it or beyond; if cut, from the first space on if one is near."""
     completed: str
     """The same, up to the end of the word."""
     word: str
@@ -39,9 +42,9 @@ class Window:
 
 
 class Windows:
-    def __init__(self, raw: Sequence[bytes], *, spaced: bool) -> None:
+    def __init__(self, raw: Sequence[bytes], *, spaced: bool, reading: Reading = CAUSAL) -> None:
         """`raw` are the bytes of every token; `spaced`: they include the spaces between words."""
-        self._raw, self._spaced = raw, spaced
+        self._raw, self._spaced, self.reading = raw, spaced, reading
         shown = [token.decode("utf-8", "replace") for token in raw]
         self._begins_in_word = [spaced and _is_in_word(text[:1]) for text in shown]
         self._ends_in_word = [spaced and _is_in_word(text[-1:]) for text in shown]
@@ -72,7 +75,8 @@ class Windows:
             self._bytes(tokens[position + 1 : last + 1]),
         )
         begin = max(0, position - CONTEXT + 1)
-        prefix, text = (self._bytes(tokens[begin:end]).decode("utf-8", "replace") for end in (position + 1, last + 1))
+        ends = (position + 1, last + 1) if self.reading.causal else (position + CONTEXT + 1,) * 2
+        prefix, text = (self._bytes(tokens[begin:end]).decode("utf-8", "replace") for end in ends)
         space = max(0, prefix.find(" ", 0, _NEAR)) if begin and self._spaced else 0
         return Window(prefix[space:], text[space : len(prefix) + rest], word, last - position)
 

@@ -79,12 +79,14 @@ def model_license(atlas: Atlas) -> str:
 
 
 def _lines(atlas: Atlas, memory: MemoryId) -> Iterator[str]:
-    """A memory with its label, and its best triggers, each with what follows it."""
+    """A memory with its label, and its best triggers, each with what is read or comes behind it."""
     yield f"* **{memory}**: {_plain(' '.join(listed_labels(atlas, [(memory, 1)]).values()))}"
     for row in atlas[memory].triggers().head(_TRIGGERS).to_dicts():
         before, token = show_text(before_token(row["prefix"], row["trigger_text"])), show_token(row["trigger_text"])
-        after = DASH if row["next_text"] is None else show_token(row["next_text"])
-        yield f"  * {_plain(before[-_LONGEST:])} **{_plain(token)}** then {_plain(after)}"
+        after = f" then {_plain(DASH if row['next_text'] is None else show_token(row['next_text']))}"
+        if not atlas.reading.causal:
+            after = _plain(show_text(row["text"][len(row["prefix"]) :])[:_LONGEST])
+        yield f"  * {_plain(before[-_LONGEST:])} **{_plain(token)}**{after}"
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -5,7 +5,7 @@ from mnemoscope.foundation.memory_changes import Intervention, interventions_of
 from mnemoscope.tracing.causal import CausalCheck, causal_check
 from mnemoscope.tracing.comparison import Comparison, Difference, Generated, Shift, compare, continuation_lines
 from mnemoscope.tracing.interventions import as_python, intervene
-from mnemoscope.tracing.masked import MaskedToken, MaskedTokens, mask_each
+from mnemoscope.tracing.masked import mask_each
 from mnemoscope.tracing.predictions import Step, generate
 from mnemoscope.tracing.records import Token
 from mnemoscope.tracing.scoring.distributions import max_probability, read_scores
@@ -19,8 +19,6 @@ __all__ = [
     "Difference",
     "Generated",
     "Intervention",
-    "MaskedToken",
-    "MaskedTokens",
     "Shift",
     "Step",
     "Token",

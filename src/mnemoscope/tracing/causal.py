@@ -187,7 +187,7 @@ def _prefixes(
     for rank, sentence, words in zip(rows["rank"].to_list(), sentences, prefixes, strict=True):
         if len(words) > model.longest or max(words) >= model.sizes.vocabulary:
             raise ModelDiffers(f"a trigger of {memory} cannot be read by {model.spec}; load the model that was mined")
-        pairs.append((model.given(sources.get(sentence)), words, following.get(rank)))
+        pairs.append((model.with_source(sources.get(sentence)), words, following.get(rank)))
     return pairs
 
 

@@ -86,15 +86,11 @@ def _overwrite(model: LanguageModel, changes: list[tuple[int, Intervention]], co
     out, first = coefficients.clone(), model.reading.offset - model.begun
     end = out.shape[1] - len(model.reading.after)  # never the frame
     for number, change in changes:
-        place: tuple[Any, ...] = (
-            slice(None),
-            slice(max(0, first + (change.at if isinstance(change.at, int) else 0)), end),
-            number,
-        )
+        begin = first + change.at if isinstance(change.at, int) else first
+        place: tuple[Any, ...] = slice(None), slice(max(0, begin), end), number
         if change.at == "last":
             columns = torch.tensor(model.asked_columns)
-            rows = (columns >= first).nonzero()[:, 0]
-            place = rows, columns[rows], number
+            place = (rows := (columns >= first).nonzero()[:, 0]), columns[rows], number
         out[place] = change.value if change.how == "set" else out[place] * change.value
     return out
 

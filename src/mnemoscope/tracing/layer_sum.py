@@ -94,6 +94,7 @@ def layer_sum(
     counts = {"others": int((rest != 0).sum()), "bias": 0, "total": int((m != 0).sum())}
     return {
         **{"model": model.spec, "layer": layer, "position": place + first, "own": own},
+        "where": "after" if model.reading.causal else "at",
         "tokens": plain(tuple(Token(id, texts[id]) for id in tokens[: place + 1])),
         "memories": rows,
         **{

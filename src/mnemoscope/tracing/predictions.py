@@ -17,7 +17,7 @@ from transformers import DynamicCache
 from mnemoscope.errors import InterventionError, ModelUnsupported, NotFinite, OptionError
 from mnemoscope.foundation.memory_changes import Interventions, counted_from, interventions_of
 from mnemoscope.foundation.options.chat_prompt import Prompt, first_position
-from mnemoscope.foundation.reading import CONTINUES_NOTHING
+from mnemoscope.foundation.words import CONTINUES_NOTHING
 from mnemoscope.models import LanguageModel, read_final
 from mnemoscope.models.forward.batches import sides
 from mnemoscope.models.modules.observed import same, takes

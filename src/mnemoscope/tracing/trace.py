@@ -133,12 +133,10 @@ def trace(
     memories: int = 10,
     interventions: Interventions = None,
 ) -> Trace:
-    """What residual, feed-forward update and output of every layer predict after every token of the prompt, or at every
-    token, if the model reads sentences whole; positions count its own tokens. Definitions: definitions.md sections 1, 2
-    and 4.
+    """What residual, feed-forward update and output of every layer predict after every token of the prompt, or, in a
+    masked model, at it; positions count its own tokens. Definitions: definitions.md sections 1, 2 and 4.
 
-    Raises PromptError, also for a masked model's prompt without one mask, InterventionError, OptionError,
-    ModelUnsupported, NotFinite.
+    Raises PromptError, InterventionError, OptionError, ModelUnsupported, NotFinite.
 
     Args:
         model: A LanguageModel, or a name that `load_model` takes.
@@ -151,7 +149,7 @@ def trace(
     """
     TraceOptions.check(locals())
     check_wide_numbers(model)
-    model = model.given(source)
+    model = model.with_source(source)
     prompt, changes = model.prompt_text(prompt, mask=mask), interventions_of(interventions, of=model)
     tokens, at_first = model.prompt_tokens(prompt), first_position(prompt)
     masked = None if model.reading.causal else model.reading.asked_column(tokens) + at_first

@@ -26,7 +26,7 @@ from mnemoscope.show.pages.model.trace import TOKENS
 from mnemoscope.tracing import Intervention, as_python, causal_check, compare, generate, intervene, rank_of, top, trace
 from mnemoscope.tracing.interventions import check
 from mnemoscope.tracing.layer_sum import layer_sum
-from mnemoscope.tracing.predictions import check_continues, continuation, ids_of
+from mnemoscope.tracing.predictions import continuation, ids_of
 from mnemoscope.tracing.scoring.scores import split_rows
 from mnemoscope.tracing.trace import run_blocks
 from mnemoscope.web.model_worker import Cancelled, ModelWorker, stop_if
@@ -120,10 +120,8 @@ def continue_prompt(
     """A continuation: its text, its steps, and the text `joined` to the prompt, None if that reads as other tokens. The
     second model writes if it is given as `by`.
     """
-    try:
-        check_continues(worker.model)
-    except ModelUnsupported as problem:
-        raise PromptError(str(problem)) from None  # what was asked for is at fault
+    if not worker.model.reading.causal:
+        raise PromptError("a model that predicts masked tokens continues no text; ask for one at a mask")
 
     def make(model: LanguageModel, cancelled: Cancelled) -> Data:
         prompted = read_prompt(model, prompt)

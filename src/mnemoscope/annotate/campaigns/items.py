@@ -54,6 +54,13 @@ class ShownPrefix:
     token: str
 
 
+@dataclass(frozen=True)
+class ShownSentence(ShownPrefix):
+    """Of a model that reads sentences whole: what stands behind the token, too."""
+
+    after: str
+
+
 ShownPrefixes = tuple[tuple[ShownPrefix, ...], tuple[int, ...]]
 """The prefixes that an item shows, and the ranks of their triggers."""
 
@@ -185,8 +192,12 @@ def read_prefixes(atlas: Atlas, item: Row) -> ShownPrefixes:
         rows = atlas.best_triggers(item["layer"], memories=[item["memory"]]).sort("rank")
         rows = rows.unique("prefix_group", keep="first", maintain_order=True)
         places, ranks = rows.select("sentence", "position").rows(), rows["rank"].to_list()
-    words, shown = atlas.vocabulary, []
-    for number, tokens in enumerate(atlas.prefixes(places)):
+    words, shown = atlas.vocabulary, list[ShownPrefix]()
+    stored = atlas.sentences([sentence for sentence, _ in places], columns=["sentence", "tokens"])
+    sentences = dict(stored.iter_rows())
+    for number, tokens in enumerate(atlas.prefixes(places, stored=stored)):
         text, token = words.text(tokens), words.texts[tokens[-1]] or ""
-        shown.append(ShownPrefix(number, before_token(text, token), token))
+        one = number, before_token(text, token), token
+        behind = sentences[places[number][0]][len(tokens) :]
+        shown.append(ShownPrefix(*one) if atlas.reading.causal else ShownSentence(*one, words.text(behind)))
     return tuple(shown), tuple(ranks)

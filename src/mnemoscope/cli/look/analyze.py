@@ -13,10 +13,11 @@ from mnemoscope.foundation.files import is_writable
 from mnemoscope.foundation.formatting import Table, pluralise
 from mnemoscope.foundation.options.declared import option
 from mnemoscope.foundation.options.mining_options import AtlasArgument
-from mnemoscope.foundation.reading import CONTINUES_NOTHING
+from mnemoscope.foundation.words import CONTINUES_NOTHING
 
 if TYPE_CHECKING:
     from mnemoscope.atlas import Atlas
+    from mnemoscope.foundation.words import Words
     from mnemoscope.questions.answers import Answers
 
 
@@ -63,7 +64,7 @@ def analyze(options: AnalyzeOptions, *, json: bool) -> None:
     if added is not None:
         print(f"{pluralise(added, 'judgement')} added from {judgements}")
     for question, document in answers.documents.items():
-        _draw(question, document)
+        _draw(question, document, opened.reading.words)
     where = "written to" if is_writable(atlas) else "as stored in"
     print(f"{len(answers.documents)} of {len(QUESTIONS)} questions, {where} {atlas / 'analyses'}")
     for question, reason in answers.unanswered.items():
@@ -100,7 +101,7 @@ def _answers(atlas: "Atlas", named: list[str], *, patterns: bool, progress: Any)
     return answers.Answers(answers.write(answers.with_patterns(atlas, selected, progress=progress), selected), {})
 
 
-def _draw(question: str, document: dict[str, Any]) -> None:
+def _draw(question: str, document: dict[str, Any], words: "Words") -> None:
     from rich.text import Text
 
     from mnemoscope.cli.drawing import print_table, stdout_console
@@ -108,7 +109,7 @@ def _draw(question: str, document: dict[str, Any]) -> None:
     from mnemoscope.questions.question import LITERAL
 
     console = stdout_console(piped_width=100)
-    declared, paper = load_question(question), document["paper"]
+    declared, paper = load_question(question, words), document["paper"]
     answered = {row["name"] for row in document["layers"]}
     headline = [declared.number(name) for name in declared.headline]
     shown = [number for number in headline if not number.optional or number.name in answered]

@@ -10,6 +10,7 @@ from mnemoscope.cli.runner import emit, print_shown, terminal_columns
 from mnemoscope.errors import OptionError
 from mnemoscope.foundation.options.model_options import check_names
 from mnemoscope.foundation.options.prompt_options import EACH, TraceOptions
+from mnemoscope.foundation.origin import made_by
 
 
 def trace(options: TraceOptions, *, json: bool) -> None:
@@ -38,21 +39,21 @@ def trace(options: TraceOptions, *, json: bool) -> None:
 
         pictures.check_ending(out)
     from mnemoscope import tracing
-    from mnemoscope.tracing.predictions import check_continues
+    from mnemoscope.foundation.formatting import Table, show_token
 
-    loaded = load_shown(model, options.loading).given(options.source)
+    loaded = load_shown(model, options.loading).with_source(options.source)
     if options.mask == EACH:
-        each = tracing.mask_each(loaded, loaded.prompt_text(given), top=options.top)
+        found = tracing.mask_each(loaded, asked := loaded.prompt_text(given))
+        origin = made_by(model=loaded.fingerprint, atlas=None, options={"prompt": asked, "mask": EACH}, seed=None)
         with tracing.for_terminal(terminal_columns()):
-            emit(each.to_dict()) if json else print_shown(str(each))
+            rows = found.rows()
+            cells = [[f"{one:.3f}" if type(one) is float else show_token(str(one)) for one in row] for row in rows]
+            text = "\n".join(Table(found.columns, cells, (8, 20, 20, 5, 5, 11, 6)).lines())
+        emit({"model": loaded.spec, "masked": found.to_dicts(), "made_by": origin}) if json else print_shown(text)
         return
     mask = None if options.mask is None else int(options.mask)
-    asked, parsed = (
-        loaded.prompt_text(given, whole=options.whole, mask=mask),
-        interventions_of(options.changes, of=loaded),
-    )
-    if options.generate:
-        check_continues(loaded)
+    asked = loaded.prompt_text(given, whole=options.whole, mask=mask)
+    parsed = interventions_of(options.changes, of=loaded)
     script = tracing.as_python(model, asked, parsed, source=options.source, opening=options.loading.opening)
     drawn = {}
     if figure1 is not None and out is not None:

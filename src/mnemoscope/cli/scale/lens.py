@@ -18,6 +18,7 @@ def lens(options: LensOptions, *, json: bool) -> None:
     """
     atlas, kinds = options.atlas, parse_kinds(options.kinds)
     arg.check_mined(atlas, options.model, options.opening)
+    from mnemoscope.atlas import open_atlas
     from mnemoscope.mining.lenses.lens_pass import fit_lenses
 
     with reporting() as progress:
@@ -34,7 +35,9 @@ def lens(options: LensOptions, *, json: bool) -> None:
         )
         return
     print(f"fitted: {', '.join(result.fitted) or 'nothing'}; in the atlas: {', '.join(result.lenses)}")
-    print("cross-entropy of each layer's readout with the next token (nats, held-out prefixes):")
+    words = open_atlas(atlas).reading.words
+    asked = f"the {words['asked_token']} (nats, held-out {words['cases']})"
+    print(f"cross-entropy of each layer's readout with {asked}:")
     for name, losses in result.losses.items():
         print(f"  {name:<6}" + " ".join(f"{loss:7.3f}" for loss in losses))
     print(f"answer the question again with `mnemoscope analyze {atlas} lenses`")

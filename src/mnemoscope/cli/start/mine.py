@@ -14,7 +14,6 @@ from mnemoscope.cli.mined import summarise
 from mnemoscope.cli.progress import reporting
 from mnemoscope.cli.runner import arguments_given, emit
 from mnemoscope.errors import AtlasExists
-from mnemoscope.foundation.cores import usable_cores
 from mnemoscope.foundation.options.declared import DeclaredOptions, like, option
 from mnemoscope.foundation.options.fleet_options import ALONE, FleetOptions
 from mnemoscope.foundation.options.mining_options import MiningOptions
@@ -25,6 +24,7 @@ from mnemoscope.foundation.options.model_options import (
     display_name,
     full_name,
 )
+from mnemoscope.foundation.processes import usable_cores
 
 
 class MineOptions(ModelArgument):

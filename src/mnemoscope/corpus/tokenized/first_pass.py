@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, final
 
 from mnemoscope.corpus.tokenized.encoded_batches import EncodedBatch, Encoder, encode_batch
-from mnemoscope.foundation.cores import usable_cores
+from mnemoscope.foundation.processes import usable_cores
 from mnemoscope.foundation.shared_change import shared_change
 
 SHARES = 10_000

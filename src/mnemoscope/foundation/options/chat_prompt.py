@@ -14,9 +14,34 @@ Prompt = str | Messages
 """Plain text, or the messages of a chat: `[{"role": "user", "content": "Hi"}]`."""
 
 
-class ChatPrompt(str):
-    """The text of `messages`, of whose tokens `own` from number `start` on are counted by positions. It is equal to no
-    plain text, whose special strings are no special tokens.
+class MarkedPrompt(str):
+    """A text that is more than its characters, and equal to no other prompt."""
+
+    marks: tuple[int, ...]
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and (str(self), self.marks) == (str(other), getattr(other, "marks", ()))
+
+    def __ne__(self, other: object) -> bool:  # that of str would answer
+        return not self == other
+
+    __hash__ = str.__hash__
+
+
+class MaskedPrompt(MarkedPrompt):
+    """A text of whose tokens a masked model does not see the one at `position` (below 0: from the end)."""
+
+    position: int
+
+    def __new__(cls, text: str, position: int) -> "MaskedPrompt":
+        prompt = super().__new__(cls, text)
+        prompt.position, prompt.marks = position, (position,)
+        return prompt
+
+
+class ChatPrompt(MarkedPrompt):
+    """The text of `messages`, of whose tokens `own` from number `start` on are counted by positions. Special strings in
+    it are special tokens, and no plain text's are.
     """
 
     messages: list[dict[str, str]]
@@ -25,43 +50,14 @@ class ChatPrompt(str):
 
     def __new__(cls, text: str, messages: list[dict[str, str]], start: int, own: int) -> "ChatPrompt":
         prompt = super().__new__(cls, text)
-        prompt.messages, prompt.start, prompt.own = messages, start, own
+        prompt.messages, prompt.start, prompt.own, prompt.marks = messages, start, own, (start,)
         return prompt
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ChatPrompt) and (str(self), self.start) == (str(other), other.start)
-
-    def __ne__(self, other: object) -> bool:  # that of str would answer
-        return not self == other
-
-    __hash__ = str.__hash__
 
     def __str__(self) -> str:
         return "".join(self)
 
     def __repr__(self) -> str:
         return repr(self.messages)
-
-
-class MaskedPrompt(str):
-    """A text of whose tokens a masked model does not see the one at `position` (below 0: from the end). It is equal to
-    no other prompt.
-    """
-
-    position: int
-
-    def __new__(cls, text: str, position: int) -> "MaskedPrompt":
-        prompt = super().__new__(cls, text)
-        prompt.position = position
-        return prompt
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, MaskedPrompt) and (str(self), self.position) == (str(other), other.position)
-
-    def __ne__(self, other: object) -> bool:  # that of str would answer
-        return not self == other
-
-    __hash__ = str.__hash__
 
 
 def first_position(prompt: str) -> int:

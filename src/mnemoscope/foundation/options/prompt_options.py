@@ -63,8 +63,7 @@ class TraceOptions(ModelArgument):
     prompt: str | None = option(None, "Plain text; after -- if it begins with a dash.", argument=True)
     mask: str | None = option(
         None,
-        "The own token that a masked model does not see (without it PROMPT holds the mask token, once); each: all, one"
-        " after another.",
+        "The own token that a masked model does not see (without it PROMPT holds the mask token, once).",
         metavar="POSITION|each",
         check=_check_mask,
     )
@@ -96,7 +95,7 @@ class TraceOptions(ModelArgument):
         if self.mask == EACH and (
             self.changes or self.generate or self.position is not None or self.figure1 is not None
         ):
-            raise OptionError("--mask each shows every token; leave out --set, --generate, --position and --figure1")
+            raise OptionError("--mask each shows every token; leave out changes, --generate, --position and --figure1")
 
 
 def _check_prompts(options: Any, *alone: str) -> None:
@@ -118,11 +117,7 @@ class AttributeOptions(ModelArgument):
     prompts: Path | None = option(None, "JSONL of prompt (or messages), for, against: what they share.", metavar="FILE")
     position: int | None = option(None, "The position whose next token is asked about.", instead="the last")
     source: str | None = like(TraceOptions, "source")
-    mask: int | None = option(
-        None,
-        "The own token that a masked model does not see (without it PROMPT holds the mask token, once).",
-        metavar="POSITION",
-    )
+    mask: int | None = like(TraceOptions, "mask", metavar="POSITION", check=None)
     asked: ChatOptions
     whole: bool = like(TraceOptions, "whole")
     by: str = option("ablation", "The order of the list.", choices=ORDERS)

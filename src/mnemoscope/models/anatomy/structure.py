@@ -57,7 +57,7 @@ def infer(model: Any) -> Anatomy:
             raise Unclear("no module of it computes scores over the vocabulary")
         head = scoring[-1]
         ending = _after_blocks(seen, f"{path}.{structure.last}", head)
-        bias = _added(model, seen.logits - head.given) if seen.logits.shape == head.given.shape else None
+        bias = _added_vector(model, seen.logits - head.given) if seen.logits.shape == head.given.shape else None
         factor, softcap = _scaling(head.given if bias is None else head.given + bias, seen.logits, config)
         backbone = _backbone(model, path, head.taken if ending.entered is None else ending.entered)
     except Unclear as reason:
@@ -223,7 +223,7 @@ def _transform(leaves: list[ModuleCall], projected: Tensor, taken: Tensor) -> He
     return None
 
 
-def _added(model: nn.Module, missing: Tensor) -> Tensor | None:
+def _added_vector(model: nn.Module, missing: Tensor) -> Tensor | None:
     """The vector among the model's own that is added to the scores of all positions; None if nothing, or more, is."""
     if not bool(missing.any()) or not same(missing[:1].expand_as(missing), missing):
         return None

@@ -15,7 +15,7 @@ import torch
 from torch.backends import cuda, cudnn, mkldnn
 
 from mnemoscope.errors import Forked, OptionError
-from mnemoscope.foundation.forks import is_forked, refuse_forked
+from mnemoscope.foundation.processes import is_forked, refuse_forked
 from mnemoscope.foundation.shared_change import shared_change
 
 _COARSE = {

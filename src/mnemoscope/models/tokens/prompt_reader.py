@@ -1,4 +1,4 @@
-"""The tokens of a prompt, and of an answer to it: a text that stands behind it, or in place of its mask."""
+"""The tokens of a prompt, and of an answer behind it."""
 
 from collections.abc import Sequence
 
@@ -53,15 +53,12 @@ def mask_text(prompt: Prompt, position: int, reading: Reading, *, model: str) ->
 
 
 def read_answer(
-    reader: Reader | ChatReader, prompt: str, tokens: list[int], text: str, position: int | None, reading: Reading
+    reader: Reader | ChatReader, prompt: str, tokens: list[int], text: str, position: int | None
 ) -> list[int]:
-    """At least one token of a text behind a prompt of these tokens, or behind one of its positions; or the one token in
-    place of its mask. Both are encoded together, since a piece alone may read differently: SentencePiece puts a space
-    before it.
+    """At least one token of a text behind a prompt of these tokens, or behind one of its positions. Both are encoded
+    together, since a piece alone may read differently: SentencePiece puts a space before it.
     """
     refuse_halves(text, "answer")
-    if not reading.causal:
-        return _token_inside(reader, prompt, tokens, reading.asked_column(tokens), text)
     if position is not None and position not in (-1, len(tokens) - 1):
         tokens, prompt = tokens[: position + 1], prompt[: reader.offsets(prompt)[position][1]]
     alone, both = reader.encode([prompt, prompt + text])
@@ -72,22 +69,6 @@ def read_answer(
             " about another position"
         )
     return both[len(tokens) :]
-
-
-def _token_inside(reader: Reader | ChatReader, prompt: str, tokens: list[int], place: int, text: str) -> list[int]:
-    """The one token of a text in place of a prompt's token number `place`, whichever space is written before it."""
-    begin, end = reader.offsets(prompt)[place]
-    bare = text.lstrip() or text
-    inside = reader.encode([prompt[:begin] + one + prompt[end:] for one in (text, bare, f" {bare}")])
-    alone = reader.encode([text])[0]
-    for read in inside:
-        if len(read) == len(tokens) and read[:place] == tokens[:place] and read[place + 1 :] == tokens[place + 1 :]:
-            return [read[place]]
-    if len(alone) == 1:
-        return alone
-    raise PromptError(
-        f"the answer {text[:40]!r} is not one token ({len(alone)}), and a mask stands for one; give a word that is"
-    )
 
 
 def refuse_halves(text: str, noun: str) -> None:

@@ -36,13 +36,13 @@ QUESTION = Question(
         *(Number(f"{one}_{other}", "number", f"rank correlation of {one} with {other}") for one, other in PAIRS),
         *(Number(f"{name}_of_all", "share", f"the layer's share of all {name}") for name in EFFECTS),
         *(Number(f"{name}_ever", "share", f"memories ever among the network's 20 by {name}") for name in EFFECTS),
-        Number("prefixes", "count", "validation prefixes"),
+        Number("prefixes", "count", "validation {cases}"),
     ),
     main="attribution_top",
     headline=("direct_top", "attribution_top", "size_top", "size_direct", "size_attribution", "attribution_of_all"),
     layer_page=("attribution_top", "attribution_half", "size_attribution", "attribution_of_all"),
     may_lack=("importance",),
-    nothing="the validation text gave no prefix to ask about; mine more text, or name one with --validation",
+    nothing="the validation text gave no {case} to ask about; mine more text, or name one with --validation",
     interval="over memories (Wilson; of correlations Fisher's z)",
 )
 

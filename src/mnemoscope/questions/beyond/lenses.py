@@ -36,15 +36,15 @@ _KEY_NUMBERS: dict[str, tuple[Form, str]] = {
     "key_on_text": ("share", "on a little text: the key ranks the word first that it points to most"),
     "key_shuffled": ("share", "the same of the key with its entries shuffled"),
     "key_above_control": ("share", "on that text: the key minus the shuffled key"),
-    "key_rank": ("rank", "median rank of the trigger's last word under the key"),
+    "key_rank": ("rank", "median rank of the trigger's {last_word} under the key"),
     "key_control_rank": ("rank", "median rank of another memory's"),
-    "key_found": ("share", "of 25 triggers' last words, those among the key's first 25"),
+    "key_found": ("share", "of 25 triggers' {last_words}, those among the key's first 25"),
     "key_control_found": ("share", "of another memory's"),
 }
 _STREAM_NUMBERS: dict[str, tuple[Form, str]] = {
-    "loss": ("nats", "cross-entropy of the residual's readout with the next token"),
+    "loss": ("nats", "cross-entropy of the residual's readout with the {asked_token}"),
     "match": ("share", "residual's top token is the final one"),
-    "match_control": ("share", "another prefix's final token"),
+    "match_control": ("share", "another {prefix}'s final token"),
     "final_probability": ("share", "probability of the final token in the residual, mean"),
     "changed": ("share", "the layer changes the top token"),
     "composition_of_changed": ("share", "composition, of the changed"),
@@ -71,7 +71,7 @@ QUESTION = Question(
     headline=("agreement_plain", "agreement_ridge", "agreement_tuned", "loss_plain", "loss_ridge", "loss_tuned"),
     layer_page=("agreement_plain", "agreement_ridge", "agreement_tuned"),
     may_lack=("readings", "key_readings", "readouts"),
-    nothing="no memory of this atlas has a target, and the validation text gave no prefix",
+    nothing="no memory of this atlas has a target, and the validation text gave no {case}",
     interval="over memories (Wilson), of streams over documents (bootstrap, seed {seed})",
 )
 

@@ -32,8 +32,8 @@ _KINDS = (
 _ONCE = "near-duplicates once"
 ONE_KIND = "shallow_of_one_kind"
 _LEADS_RULE = (
-    "in all of these layers more prefixes are under {} patterns alone than under {} ones alone; each layer's interval"
-    " corrected for their number"
+    "in all of these layers more {{prefixes}} are under {} patterns alone than under {} ones alone; each layer's"
+    " interval corrected for their number"
 )
 
 
@@ -50,7 +50,7 @@ QUESTION = Question(
     paper=Paper(
         figure="Figure 2",
         section="3.2",
-        question="Which patterns, shallow or semantic, do the keys of each layer detect in the prefixes that trigger"
+        question="Which patterns, shallow or semantic, do the keys of each layer detect in the {prefixes} that trigger"
         " them?",
         claims=(
             Claim(
@@ -64,7 +64,7 @@ QUESTION = Question(
             ),
             Claim("patterns per key", "3.6", "patterns_per_key", "number"),
             Claim(
-                "the top 25 prefixes that patterns cover",
+                "the top 25 {prefixes} that patterns cover",
                 "65-80 %",
                 "covered",
                 "share",
@@ -103,9 +103,9 @@ QUESTION = Question(
             for one in _KINDS
             if one.name in coverage.SHARES
         ),
-        Number(ONE_KIND, "share", "shallow, of prefixes that one kind alone explains"),
-        Number(f"{ONE_KIND}_lower", "share", "shallow, of prefixes that one kind alone explains, lower layers"),
-        Number(f"{ONE_KIND}_upper", "share", "shallow, of prefixes that one kind alone explains, upper layers"),
+        Number(ONE_KIND, "share", "shallow, of {prefixes} that one kind alone explains"),
+        Number(f"{ONE_KIND}_lower", "share", "shallow, of {prefixes} that one kind alone explains, lower layers"),
+        Number(f"{ONE_KIND}_upper", "share", "shallow, of {prefixes} that one kind alone explains, upper layers"),
         Number("shallow_leads_lower", "share", "lower layers where shallow patterns lead"),
         Number("semantic_leads_upper", "share", "upper layers where semantic patterns lead"),
     ),

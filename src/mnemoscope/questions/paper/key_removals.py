@@ -47,7 +47,7 @@ QUESTION = Question(
     paper=Paper(
         figure="Figure 3",
         section="3.2",
-        question="How much does a memory's activation (coefficient) change when a token is removed from the prefixes"
+        question="How much does a memory's activation (coefficient) change when a token is removed from the {prefixes}"
         " that trigger it?",
         claims=(
             Claim(

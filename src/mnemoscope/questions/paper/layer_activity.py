@@ -71,10 +71,10 @@ QUESTION = Question(
     paper=Paper(
         figure="Figure 7",
         section="5.1",
-        question="Which share of a layer's memories is active at a prefix?",
+        question="Which share of a layer's memories is active at {a_case}?",
         claims=(
             Claim(
-                "memories active at a prefix",
+                "memories active at {a_case}",
                 "10-50 %",
                 "active",
                 "share",
@@ -83,7 +83,7 @@ QUESTION = Question(
                 ungated=True,
             ),
             Claim(
-                "memories active at a prefix and layer, as a number",
+                "memories active at {a_case} and layer, as a number",
                 "hundreds",
                 "active_count",
                 "number",
@@ -96,7 +96,7 @@ QUESTION = Question(
                 "the exception",
                 "dominated",
                 "share",
-                "in less than half of all prefixes and layers",
+                "in less than half of all {cases} and layers",
                 at_most(0.5),
             ),
             Claim(
@@ -104,7 +104,7 @@ QUESTION = Question(
                 "10 of 16",
                 "least_depth",
                 "number",
-                "every layer that may have the fewest, the same prefixes compared and corrected for all layers, is"
+                "every layer that may have the fewest, the same {cases} compared and corrected for all layers, is"
                 " within an eighth of the depth of that",
                 between(10 / 16 - 1 / 8, 10 / 16 + 1 / 8),
             ),
@@ -120,12 +120,12 @@ QUESTION = Question(
     numbers=(
         Number("active", "share", "memories that fire"),
         Number("active_count", "number", "memories that fire, as a number"),
-        Number("strong", "share", "prefixes at which a memory is strongly active, mean over memories"),
+        Number("strong", "share", "{places} at which a memory is strongly active, mean over memories"),
         Number("strong_negative", "share", "strongly active below zero, mean over memories"),
         Number("strong_unknown", "count", "features whose extreme no edge of the histogram fits"),
         Number("effective", "number", "effective number of memories"),
         Number("effective_share", "share", "effective number, share of the layer"),
-        Number("dominated", "share", "prefixes where one memory holds more than half"),
+        Number("dominated", "share", "{cases} where one memory holds more than half"),
         Number("active_least_layer", "share", "memories that fire, in the layer where fewest do"),
         Number("least_depth", "number", "that layer, as a part of the depth"),
         Number("correlation_semantic", "number", "correlation with semantic patterns over layers"),

@@ -44,7 +44,7 @@ QUESTION = Question(
     paper=Paper(
         figure="Figure 9",
         section="5.2",
-        question="For which share of prefixes does the residual of a layer already have the model's final top token?",
+        question="For which share of {cases} does the residual of a layer already have the model's final top token?",
         claims=(
             Claim(
                 "decided in the bottom few layers",
@@ -59,7 +59,7 @@ QUESTION = Question(
     finding=Finding(
         "matches grow fast in the upper layers",
         "from layer 10",
-        "growth a layer minus that in the layers below, of the same prefixes: above 0",
+        "growth a layer minus that in the layers below, of the same {cases}: above 0",
         _grows_above,
         literal=True,
     ),

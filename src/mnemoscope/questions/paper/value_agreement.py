@@ -23,11 +23,11 @@ from mnemoscope.questions.verdicts import above, at_most
 
 QUESTION = Question(
     "value_agreement",
-    title="whether values predict what follows",
+    title="whether values predict {what_is_there}",
     paper=Paper(
         figure="Figure 4",
         section="4",
-        question="How often is the token that a value ranks first the one that follows the memory's best trigger?",
+        question="How often is the token that a value ranks first the one {that_follows} the memory's best trigger?",
         claims=(
             Claim(
                 "agreement in layers 1-10",
@@ -62,12 +62,12 @@ QUESTION = Question(
     numbers=(
         Number("agreement", "share"),
         Number("shuffled_targets", "share"),
-        Number("most_frequent_token", "share", "always the most frequent next token"),
+        Number("most_frequent_token", "share", "always the most frequent {target}"),
         Number("chance", "share", "chance, 1 / vocabulary"),
         Number(
             "log_probability_gain",
             "nats",
-            "mean log probability of its triggers' next tokens at coefficient 1 (the paper's), minus the unigram's",
+            "mean log probability of its triggers' {next_tokens} at coefficient 1 (the paper's), minus the unigram's",
         ),
         Number("without_target", "share", "memories without a target"),
         Number("agreement_above_baseline", "share", "agreement above shuffled targets and chance"),

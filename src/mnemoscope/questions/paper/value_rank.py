@@ -41,7 +41,7 @@ QUESTION = Question(
     paper=Paper(
         figure="Figure 5",
         section="4",
-        question="How high does a value rank the token that follows the memory's best trigger?",
+        question="How high does a value rank the token {that_follows} the memory's best trigger?",
         claims=OF_VALUES_CLAIMS,
     ),
     finding=Finding(

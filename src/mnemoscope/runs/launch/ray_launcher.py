@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mnemoscope.errors import MnemoscopeError, OptionError
-from mnemoscope.foundation.cores import usable_cores
+from mnemoscope.foundation.processes import usable_cores
 from mnemoscope.runs.launch.ray_cluster import connect_to_ray, first_line
 
 _PATIENCE = 120

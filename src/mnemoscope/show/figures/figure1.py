@@ -44,7 +44,8 @@ _PREDICT = "r and o predict, u promotes, by the model's own head:"
 
 def draw(data: Data, layout: Layout = BROAD, *, link: Callable[[str], str] | None = None, margin: int = 0) -> str:
     """The SVG of a `layer_sum`; `link` gives a memory's address. With a margin it has a white background."""
-    title = f"Layer {data['layer']} as key-value memories after {show_token(data['tokens'][-1]['text'])}"
+    token = show_token(data["tokens"][-1]["text"])
+    title = f"Layer {data['layer']} as key-value memories {data.get('where', 'after')} {token}"
     wide, row, *slots = layout
     y, parts = 62, [_text(0, 14, title, wide), *_boxes(data, wide)]
     end = slots[2][0] + slots[2][2]

@@ -17,6 +17,7 @@ import polars as pl
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.features import AT_WORK, strongly_active
+from mnemoscope.foundation.words import in_words
 from mnemoscope.show.figures.colours import BLUE, PATTERN_COLOURS
 
 WIDTH, HEIGHT = 300, 170
@@ -24,8 +25,8 @@ WIDTH, HEIGHT = 300, 170
 RADIUS = 1.5
 SPOKEN = 6_000
 """Largest number of points with titles; with more, the page would grow by megabytes."""
-TITLES = ("prefixes at which it fires", "value's largest probability")
-STRONG_TITLE, WORK_TITLE = "prefixes at which it is strongly active", "probability at typical activation"
+TITLES = ("{places} at which it fires", "value's largest probability")
+STRONG_TITLE, WORK_TITLE = "{places} at which it is strongly active", "probability at typical activation"
 LABEL = "Memories by how often they are active and how confident their value is; the table below has the same numbers"
 _LETTERS = {"%": 0.889, ".": 0.278, "n": 0.556, "e": 0.556, "v": 0.5, "r": 0.333}
 """Widths relative to the font size; other characters are digits."""
@@ -104,7 +105,7 @@ def frame(atlas: Atlas, *, patterns: bool) -> PictureFrame:
         _scale(_together(rates), WIDTH),
         _scale(_together(confidences), HEIGHT),
         patterns,
-        (STRONG_TITLE if signed else TITLES[0], WORK_TITLE if at_work else TITLES[1]),
+        (in_words(STRONG_TITLE if signed else TITLES[0], atlas.reading.words), WORK_TITLE if at_work else TITLES[1]),
         ("strong" if signed else "rate", AT_WORK[0] if at_work else "max_probability"),
     )
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import altair as alt
 
 from mnemoscope.foundation.formatting import show_controls
+from mnemoscope.foundation.words import in_words
 from mnemoscope.questions.question import Answer, Row
 from mnemoscope.show.figures.chart import (
     HEIGHT,
@@ -67,7 +68,7 @@ def lines(
     def vertical(field: str) -> alt.Y:
         scaled: Data = {"type": "log"} if log else {"zero": True}
         ticks: Data = {"tickCount": 3} if log else {}
-        return alt.Y(f"{field}:Q", title=y, scale=scaled, axis={"format": format, **ticks})
+        return alt.Y(f"{field}:Q", title=in_words(y, answer.words), scale=scaled, axis={"format": format, **ticks})
 
     def draw() -> Drawing:
         picked = _selection(name)
@@ -94,12 +95,12 @@ def lines(
             layers.insert(0, chart("zero").mark_rule(color="currentColor", opacity=0.5).encode(y=vertical("zero")))
         return alt.layer(*stated_marks(behind, answer, stated, vertical), *layers)
 
-    return (panel(draw, {name: rows, "zero": [{"zero": 0}], **behind}, title=title),)
+    return (panel(draw, {name: rows, "zero": [{"zero": 0}], **behind}, title=in_words(title, answer.words)),)
 
 
 def _available(answer: Answer, series: Sequence[Series], least: int = 0) -> list[Series]:
     return [
-        replace(one, title=one.title or answer.label(one.name))
+        replace(one, title=in_words(one.title or answer.label(one.name), answer.words))
         for one in series
         if any(row.count >= least for row in answer.rows(one.name))
     ]

@@ -19,6 +19,7 @@ import polars as pl
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.schema import question_named
 from mnemoscope.foundation.formatting import DASH, Table, format_interval, format_layers, format_value
+from mnemoscope.foundation.words import in_words
 from mnemoscope.questions.answers import answers_with
 from mnemoscope.questions.question import EVERY, LITERAL, Answer, Claim, Finding, Outcome, Row
 from mnemoscope.questions.registry import room_of
@@ -45,7 +46,8 @@ class ComparisonLine:
 
 def draw_figure(question: str, answers: Mapping[str, Answer]) -> Figure:
     drawing: Any = import_module(f"mnemoscope.show.figures.{room_of(question)}.{question}")
-    figure: Figure = drawing.figure(*(answers[one] for one in (question, *getattr(drawing, "BESIDES", ()))))
+    drawn = drawing.figure(*(answers[one] for one in (question, *getattr(drawing, "BESIDES", ()))))
+    figure: Figure = in_words(drawn, answers[question].words)
     return figure
 
 

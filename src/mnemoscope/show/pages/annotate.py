@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from mnemoscope.foundation.words import Words, in_words
 from mnemoscope.questions.question import EMPTY
 from mnemoscope.show.pages.edition import Data, Edition
 from mnemoscope.show.pages.page import Page, PageKind
@@ -29,21 +30,21 @@ NUMBERS = ("patterns_per_key", "key_class", "trigger_marked", "trigger_class", "
 TITLES = {
     "keys_with_pattern": "keys with at least one pattern",
     "patterns_per_key": "patterns per key",
-    "covered": "prefixes under a pattern",
-    "shallow": "prefixes under a shallow pattern",
-    "semantic": "prefixes under a semantic pattern",
+    "covered": "{prefixes} under a pattern",
+    "shallow": "{prefixes} under a shallow pattern",
+    "semantic": "{prefixes} under a semantic pattern",
     "shallow_only": "shallow alone",
     "semantic_only": "semantic alone",
     "both": "both",
     "none": "no pattern",
     "controls_with_pattern": "controls in which somebody saw a pattern",
-    "controls_covered": "their prefixes that were marked",
+    "controls_covered": "their {prefixes} that were marked",
     "key_class": "what a key detects (shallow, semantic, both, nothing)",
-    "trigger_marked": "whether a prefix falls under a pattern",
-    "trigger_class": "the kind of pattern that a prefix falls under",
+    "trigger_marked": "whether a {prefix} falls under a pattern",
+    "trigger_class": "the kind of pattern that a {prefix} falls under",
     "composition": "related or distant",
-    "precision": "of the prefixes that automatic patterns explain, people mark",
-    "recall": "of the prefixes that people mark, automatic patterns explain",
+    "precision": "of the {prefixes} that automatic patterns explain, people mark",
+    "recall": "of the {prefixes} that people mark, automatic patterns explain",
     "same_kind": "of those that both explain, both give the same kind",
     "same_class": "keys that both call the same",
     "related": "related",
@@ -168,17 +169,17 @@ def draw_people(edition: Edition, figure: list[Data]) -> str:
     return "".join(f'<div class="{one}">{drawing}</div>' for one, drawing in drawings.items())
 
 
-def totals(rows: list[Data]) -> list[Data]:
-    return [row | _name_view(row["name"]) for row in rows if row["layer"] is None]
+def totals(rows: list[Data], words: Words) -> list[Data]:
+    return [row | _name_view(row["name"], words) for row in rows if row["layer"] is None]
 
 
-def by_layer(rows: list[Data]) -> Data:
+def by_layer(rows: list[Data], words: Words) -> Data:
     names = list(dict.fromkeys(row["name"] for row in rows if row["layer"] is not None))
     layers = sorted({row["layer"] for row in rows if row["layer"] is not None})
     cells = {(row["layer"], row["name"]): row for row in rows}
     lines = [{"layer": layer, "cells": [cells.get((layer, name)) for name in names]} for layer in layers]
-    return {"names": [{"name": name} | _name_view(name) for name in names], "lines": lines}
+    return {"names": [{"name": name} | _name_view(name, words) for name in names], "lines": lines}
 
 
-def _name_view(name: str) -> Data:
-    return {"title": TITLES.get(name, name.replace("_", " ")), "share": name not in NUMBERS}
+def _name_view(name: str, words: Words) -> Data:
+    return {"title": in_words(TITLES.get(name, name.replace("_", " ")), words), "share": name not in NUMBERS}

@@ -12,6 +12,8 @@ PAGES: tuple[PageKind, ...] = tuple(page for module in _MODULES for page in modu
 
 def contents(edition: Edition, *, models: int = 0) -> tuple[PageKind, ...]:
     def is_there(page: PageKind) -> bool:
+        if page.causal and not edition.atlas.reading.causal:
+            return False
         if page.needs == COMPARISONS:
             return bool(edition.atlas.made_later(COMPARISONS))
         if page.needs in (MODEL, SECOND):

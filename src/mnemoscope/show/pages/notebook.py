@@ -19,7 +19,7 @@ from mnemoscope.show.pages.edition import Data
 from mnemoscope.show.pages.model.diff import DiffAddress, DiffView
 from mnemoscope.show.pages.model.edges import draw_edges
 from mnemoscope.show.pages.model.trace import STREAMS, TraceAddress, TraceView, draw_effects
-from mnemoscope.show.pages.page import environment, spoken
+from mnemoscope.show.pages.page import environment, template_words
 from mnemoscope.show.pages.triggers import group_triggers, triggers_view
 
 LISTED, PROMOTED, GUESSES = 8, 10, 5
@@ -50,7 +50,7 @@ def memory_html(atlas: Atlas, memory: MemoryId) -> str:
         listed_at_once=LISTED,
         pattern=None,
         carry="",
-        **spoken(atlas.reading),
+        **template_words(atlas.reading),
     )
 
 

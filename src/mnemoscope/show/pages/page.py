@@ -74,9 +74,9 @@ class PageKind:
     """A kind of page, declared once. `make` takes an edition, the parameters in `path`, and those of the query as
     `address`; its docstring is the route's. A page without `make` has a route of its own. `name` is the operation id in
     the OpenAPI document. With a `label` the page is in the contents (of an atlas that has the table `needs`, or of a
-    site with a model, or a second one), with `about` also on the overview. `exported` pages are written as files,
-    and made in advance: those of `instances`, for the memories chosen for files (None: in advance). A page that is not
-    `stored` is made for each request; a stored one again when `mark` changes.
+    site with a model, or a second one; `causal`: of such a model's atlas only), with `about` also on the overview.
+    `exported` pages are written as files, and made in advance: those of `instances`, for the memories chosen for files
+    (None: in advance). A page that is not `stored` is made for each request; a stored one again when `mark` changes.
     """
 
     name: str
@@ -85,6 +85,7 @@ class PageKind:
     label: str = ""
     about: str = ""
     needs: str = ""
+    causal: bool = False
     exported: bool = False
     instances: Callable[[Edition, Sequence[MemoryId] | None], Instances] | None = None
     stored: bool = True
@@ -131,10 +132,10 @@ class Frame:
 
     def render(self, template: str, values: Data) -> str:
         usual = {"frame": self, "link": self.link, "asset": self.asset, "twin": "", "title": "", "bare": False}
-        return environment().get_template(template).render(usual | spoken(self.edition.atlas.reading) | values)
+        return environment().get_template(template).render(usual | template_words(self.edition.atlas.reading) | values)
 
 
-def spoken(reading: Reading) -> Data:
+def template_words(reading: Reading) -> Data:
     """Of every template: the `words` for how the model reads, and whether it is `causal`."""
     return {"causal": reading.causal, "words": {name: Markup(text) for name, text in reading.words.items()}}
 
@@ -165,6 +166,6 @@ def environment() -> Environment:
         "count": lambda value: DASH if value is None else f"{value:,}",
         "part": lambda text: quote(str(text), safe=""),
     }
-    engine.globals |= spoken(Reading())
+    engine.globals |= template_words(Reading())
     engine.globals["column"] = lambda table, name: table_kind(table).by_name[name]
     return engine

@@ -14,6 +14,7 @@ from mnemoscope.atlas.form import Manifest, MinedCorpus, MinedModel
 from mnemoscope.atlas.schema import THE_PAPERS
 from mnemoscope.foundation.formatting import number, percent, pluralise, show_text, show_token
 from mnemoscope.foundation.memory_names import MemoryId
+from mnemoscope.foundation.words import Words
 from mnemoscope.questions.question import Answer
 from mnemoscope.show.figures.examples import judged_sentence
 from mnemoscope.show.figures.routing import LayerRouting
@@ -99,7 +100,7 @@ def methods(atlas: Atlas, answers: Mapping[str, Answer]) -> list[tuple[str, Fact
     return [
         ("Model", _model(manifest.model)),
         ("Text", _text(manifest.corpus, manifest.plan)),
-        ("Questions", _questions(manifest, answers)),
+        ("Questions", _questions(manifest, answers, atlas.reading.words)),
         ("Plan", _plan(manifest)),
     ]
 
@@ -142,12 +143,13 @@ def _text(corpus: MinedCorpus, plan: Mapping[str, Any]) -> Facts:
     ]
 
 
-def _questions(manifest: Manifest, answers: Mapping[str, Answer]) -> Facts:
+def _questions(manifest: Manifest, answers: Mapping[str, Answer], words: Words) -> Facts:
     questions = manifest.questions
     one, two = (questions.removals_excluded[length] for length in ("length_one", "length_two"))
     kinds = dict.fromkeys(answer.interval for answer in answers.values() if answer.interval)
+    asked = f"validation {words['cases']} (Figures 7 to 11)"
     return _known_facts(
-        ("validation prefixes (Figures 7 to 11)", f"{questions.prefixes:,} of {questions.prefixes_asked:,} asked for"),
+        (asked, f"{questions.prefixes:,} of {questions.prefixes_asked:,} asked for"),
         ("memories per layer whose triggers lose a token (Figure 3)", str(questions.removals_per_layer)),
         ("triggers of one token, left out of Figure 3", f"{one:,}"),
         ("triggers of two tokens, left out of Figure 3", f"{two:,}" if two else None),

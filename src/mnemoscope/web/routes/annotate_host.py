@@ -85,9 +85,10 @@ def results(site: OneSite, _: Annotated[None, HOST], store: JudgedStore) -> Page
     data = kept.get(mark, lambda: results_view(compute_results(store)))
 
     def extra() -> dict[str, Any]:
-        named = {name: totals(data[name]) for name in data if name != "authors"}
+        words = site.atlas.reading.words
+        named = {name: totals(data[name], words) for name in data if name != "authors"}
         drawing = kept.get((mark, "drawing"), lambda: draw_people(site.edition(), data["figure"]))
-        return {"totals": named, "layers": by_layer(data["figure"]), "drawing": Markup(drawing)}
+        return {"totals": named, "layers": by_layer(data["figure"], words), "drawing": Markup(drawing)}
 
     return Page("annotate_results.html", "What people found", data, extra)
 

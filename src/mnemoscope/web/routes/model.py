@@ -14,6 +14,7 @@ from starlette.responses import Response
 from mnemoscope.atlas.tables import model_words
 from mnemoscope.errors import InterventionError, MnemoscopeError, ModelUnsupported, NotFinite, PromptError
 from mnemoscope.foundation.memory_names import MemoryId
+from mnemoscope.foundation.reading import CONTINUES_NOTHING
 from mnemoscope.show.pages.edition import Data, Edition
 from mnemoscope.show.pages.memory import TrialAddress
 from mnemoscope.show.pages.model.audit import MOST, NEIGHBOURS, AuditAddress, AuditView
@@ -114,7 +115,12 @@ def causal(
     # Link to the other sign only if it has triggers.
     turned = site.atlas[memory].triggers(sign=-int(sign)).height > 0
     title = f"{memory}: causal check"
-    return Page("causal.html", title, data, lambda: causal_view(data, worker.words) | {"turned": turned})
+    return Page(
+        "causal.html",
+        title,
+        data,
+        lambda: causal_view(data, worker.words, worker.model.reading.words) | {"turned": turned},
+    )
 
 
 @both(router, "/{name}/try", name="try")
@@ -298,6 +304,8 @@ def _audit_page(site: Site, worker: "ModelWorker", wanted: AuditAddress) -> Page
     """The page of one string."""
     data: Data = {"limits": _audit_limits(worker), **wanted.model_dump(), "audit": None}
     extra: Data = {"asked": wanted, "problem": ""}
+    if not worker.model.reading.causal:
+        raise ModelUnsupported(CONTINUES_NOTHING)
     if wanted.text is None:
         return Page("audit.html", "Audit", data, lambda: extra)
     from mnemoscope.web.model_answers import audit_script, audit_string

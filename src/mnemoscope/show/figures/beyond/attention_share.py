@@ -63,7 +63,7 @@ def figure(answer: Answer) -> Figure:
                 MOVES,
                 name=f"{name}_moves",
                 title="alone, it moves the top token to the final one",
-                y="share of prefixes",
+                y="share of {cases}",
                 dodge=True,
             ),
             *lines(
@@ -86,8 +86,8 @@ def figure(answer: Answer) -> Figure:
             ),
         ),
         "Every norm's scale frozen, the final token's logit is a sum of what embedding, attention, feed-forward layers"
-        " and biases add; shares are of that logit above the mean logit of the vocabulary, sums over prefixes."
-        " Baseline: what the same vectors give the final token of another prefix. Events are those of Figure 11.",
+        " and biases add; shares are of that logit above the mean logit of the vocabulary, sums over {cases}."
+        " Baseline: what the same vectors give the final token of another {prefix}. Events are those of Figure 11.",
         f"Of the final token's logit above the mean logit {over_all(answer, 'embedding_share')} is the embedding's,"
         f" {over_all(answer, 'attention_share')} attention's, {over_all(answer, 'ffn_share')} the feed-forward layers'."
         f" Attention changes the prediction in {over_all(answer, 'attention_changed')} of cases, a feed-forward layer"
@@ -108,4 +108,4 @@ def _whole(answer: Answer) -> Table:
         for part in WHOLE
     )
     header = ("part", "of the logit above the mean", "given to another's token", "of the logit as it is")
-    return Table(header, rows, caption="The final token's logit in parts, over all prefixes")
+    return Table(header, rows, caption="The final token's logit in parts, over all {cases}")

@@ -36,9 +36,9 @@ def figure(answer: Answer) -> Figure:
             ),
             *lines(answer, OF_ALL, name=f"{name}_of_all", title="where the importance is", y="share of all layers"),
         ),
-        "At every validation prefix the logit of the model's top token less that of its runner-up is explained:"
+        "At every validation {case} the logit of the model's top token less that of its runner-up is explained:"
         " by what each memory adds to it directly, with the norms' scales frozen, and by what the whole network would"
-        " lose without it, to first order (attribution). Means of absolute values over the prefixes. Size, for"
+        " lose without it, to first order (attribution). Means of absolute values over the {cases}. Size, for"
         " comparison, is the mean of |m| over the mined text times the norm of the value. If all memories were alike,"
         " 1 % would hold 1 %.",
         f"The largest 1 % hold {ends(answer, 'attribution_top')} of the layer's attribution, and"

@@ -41,15 +41,15 @@ def figure(answer: Answer) -> Figure:
                 answer,
                 _series("key_found", "key_control_found", rulers=RULERS_OF_KEYS),
                 name=f"{name}_keys",
-                title="last words of 25 triggers among the key's first 25 (B2)",
-                y="share of last words",
+                title="{last_words} of 25 triggers among the key's first 25 (B2)",
+                y="share of {last_words}",
             ),
             *lines(
                 answer,
                 _series("match", "match_control"),
                 name=f"{name}_match",
                 title="residual's top token = final token (Figure 9)",
-                y="share of prefixes",
+                y="share of {cases}",
                 dodge=True,
             ),
             *lines(
@@ -63,9 +63,9 @@ def figure(answer: Answer) -> Figure:
         ),
         "Values and residuals of each layer read as they are (plain), and through maps to the final stream: least"
         " squares (ridge) and trained to predict what the model predicts (tuned). Dashed: through the same map, another"
-        " memory's target or triggers, another prefix's final token. Keys are compared with the words' embeddings as"
+        " memory's target or triggers, another {prefix}'s final token. Keys are compared with the words' embeddings as"
         " they are, and led to the layer's stream by least squares (ridge).",
-        f"Over all layers, values agree with their targets in {agreements}. Of the last words of triggers,"
+        f"Over all layers, values agree with their targets in {agreements}. Of the {{last_words}} of triggers,"
         f" {over_all(answer, 'key_found_plain')} are among the key's first, and"
         f" {over_all(answer, 'key_found_ridge')} if the words are led to its layer.",
         "Where a lens raises agreement above its control, the layer spoke and the plain reading missed it.",

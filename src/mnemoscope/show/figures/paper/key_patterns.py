@@ -24,7 +24,7 @@ def figure(answer: Answer) -> Figure:
     panels += [_patterns(answer, f"{who}_", f"patterns named by {who}") for who in judges]
     return Figure(
         tuple(panels),
-        "Share of each memory's 25 best triggers (equal prefixes once) in a layer: those that share a surface form"
+        "Share of each memory's 25 best triggers (equal {prefixes} once) in a layer: those that share a surface form"
         " (shallow), a topic (semantic), both, or nothing that could be found. The thin bars of a column are,"
         " from left to right, the intervals of shallow alone, of all shallow, and of any pattern, each at its border."
         " Keys with a pattern, and patterns per key, are counted over the memories that have at least one positive"

@@ -22,7 +22,7 @@ def figure(answer: Answer) -> Figure:
     own = answer.total("own_median") is not None
     token = "own" if own else "last"
     kinds = [Series(f"{token}_median_{kind}", colour, title=label) for kind, label, colour in PATTERN_COLOURS]
-    token = "one token of the prefix removed: median and middle half"
+    token = "one token of the {prefix} removed: median and middle half"
     lost = "the own token masked" if own else "the last token removed"
     kind = f"{lost}, by the pattern that the trigger falls under (median)"
     y = "change of the activation (coefficient)"
@@ -34,10 +34,10 @@ def figure(answer: Answer) -> Figure:
             *lines(answer, medians, name="key_removals_tokens", title=token, y=y, bands=bands, zero=True),
             *lines(answer, kinds, name="key_removals_kinds", title=kind, y=y, zero=True, dodge=True, least=LEAST),
         ),
-        "Relative change (m' - m) / m of a trigger's activation when one token of its prefix is taken away: median"
+        "Relative change (m' - m) / m of a trigger's activation when one token of its {prefix} is taken away: median"
         " over triggers, with the middle half as a band. At -100 % the memory no longer fires. A line stops where fewer"
         f" than {LEAST} triggers in the sample fall under that kind of pattern; the tables below have all medians.",
         f"Median change of the activation over all layers: {join_words(changes)}.",
         "The token whose removal costs most is the one that keys look at.",
-        "Most tokenizers cut words into pieces: here the last token may be half a word, in the paper a whole one.",
+        "Most tokenizers cut words into pieces: here the {last_token} may be half a word, in the paper a whole one.",
     )

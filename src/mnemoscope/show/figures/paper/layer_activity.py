@@ -31,12 +31,12 @@ KINDS = (
 def figure(answer: Answer, patterns: Answer) -> Figure:
     active = "memories with an activation (coefficient) above zero, and those strongly active"
     half = (
-        " Here coefficients can be below zero, and about half are above it at any prefix, so that every memory seems"
+        " Here coefficients can be below zero, and about half are above it at any {case}, so that every memory seems"
         " active; the dashed lines count where one is near its own extreme."
         if answer.rows("strong_negative")
         else ""
     )
-    spread = "effective number of memories in the layer's output, and prefixes that one dominates"
+    spread = "effective number of memories in the layer's output, and {cases} that one dominates"
     kinds = "what the keys detect in the same layers (from Figure 2)"
     return Figure(
         (
@@ -44,13 +44,13 @@ def figure(answer: Answer, patterns: Answer) -> Figure:
             *lines(answer, SPREAD, name="layer_activity_spread", title=spread, y="share"),
             *lines(patterns, KINDS, name="layer_activity_kinds", title=kinds, y="share of triggers", stated=OVERTAKEN),
         ),
-        "Share of a layer's memories that fire (coefficient above zero) at a prefix of the validation text, averaged"
-        " over prefixes. Strongly active: the mean over memories of the share of the mined prefixes at which the"
+        "Share of a layer's memories that fire (coefficient above zero) at {a_case} of the validation text, averaged"
+        " over {cases}. Strongly active: the mean over memories of the share of the mined {places} at which the"
         " coefficient is at least an eighth of the memory's extreme." + half + " The effective number is (sum c)^2 /"
-        " sum c^2 with c = |coefficient| x norm of the value, here as a share of the layer; a prefix is dominated where"
+        " sum c^2 with c = |coefficient| x norm of the value, here as a share of the layer; {a_case} is dominated where"
         " one memory holds more than half of sum c.",
-        f"{over_all(answer, 'active')} of memories fire at a prefix: {ends(answer, 'active')}. The effective number of"
-        f" memories behind the layer's output is {ends(answer, 'effective')}.",
+        f"{over_all(answer, 'active')} of memories fire at {{a_case}}: {ends(answer, 'active')}. The effective number"
+        f" of memories behind the layer's output is {ends(answer, 'effective')}.",
         "The fewer memories make up a layer's output, the better it can be read memory by memory.",
         "Only ReLU makes coefficients exactly zero; and training can ask for fewer active memories, or for more.",
     )

@@ -12,9 +12,9 @@ ZERO = (
     Series("zero_agreement_output", GREY, DOTTED, "no memory agrees with the block's output (lens)"),
 )
 AGREEING = (
-    Series("agreeing_stop_word", BLUE, title="next token is a stop word"),
+    Series("agreeing_stop_word", BLUE, title="{asked_token} is a stop word"),
     Series("agreeing_stop_word_top", PURPLE, DASHED, "layer's top token is a stop word"),
-    Series("agreeing_short", ORANGE, title="prefix under 5 tokens"),
+    Series("agreeing_short", ORANGE, title="{prefix} under 5 tokens"),
 )
 STATED = (Stated("at least 68 % in every layer", (0.68, 1.0)),)
 OF_THOSE = (Stated("60 % stop words", (0.60,)), Stated("43 % under 5 tokens", (0.43,)))
@@ -25,16 +25,16 @@ def figure(answer: Answer) -> Figure:
     name = "layer_composition"
     return Figure(
         (
-            *lines(answer, ZERO, name=name, title=zero, y="share of prefixes", dodge=True, stated=STATED),
+            *lines(answer, ZERO, name=name, title=zero, y="share of {cases}", dodge=True, stated=STATED),
             *lines(answer, AGREEING, name=f"{name}_agreeing", title=agreeing, y="share", dodge=True, stated=OF_THOSE),
         ),
-        "Share of prefixes where the feed-forward layer ranks first a token that no memory with a coefficient other"
+        "Share of {cases} where the feed-forward layer ranks first a token that no memory with a coefficient other"
         " than zero ranks first. Gated and GELU layers leave almost no coefficient at zero, so the major memories (the"
         " fewest that hold 90 % of the weight) are asked, too. The paper's released code looks at the block's output.",
         f"No firing memory agrees: {ends(answer, 'zero_agreement')}; no major one:"
-        f" {ends(answer, 'zero_agreement_major')}. Where some memory does, the next token is a stop word in"
-        f" {over_all(answer, 'agreeing_stop_word')} (of all prefixes: {over_all(answer, 'all_stop_word')}), and the"
-        f" prefix has under 5 tokens in {over_all(answer, 'agreeing_short')} ({over_all(answer, 'all_short')}).",
+        f" {ends(answer, 'zero_agreement_major')}. Where some memory does, the {{asked_token}} is a stop word in"
+        f" {over_all(answer, 'agreeing_stop_word')} (of all {{cases}}: {over_all(answer, 'all_stop_word')}), and the"
+        f" {{prefix}} has under 5 tokens in {over_all(answer, 'agreeing_short')} ({over_all(answer, 'all_short')}).",
         "Where no memory's top token is the layer's top token, the prediction is made by adding values.",
         "Of a gated layer's thousands of votes one is easily right; in a sparse layer one large memory decides.",
     )

@@ -8,7 +8,7 @@ from mnemoscope.show.figures.panels import lines
 
 def figure(answer: Answer) -> Figure:
     series = [
-        Series("probability", BLUE, title="all prefixes: mean, with the middle half"),
+        Series("probability", BLUE, title="all {cases}: mean, with the middle half"),
         Series("probability_matching", ORANGE, DASHED, "where the residual already ranks it first: mean"),
     ]
     panels = lines(

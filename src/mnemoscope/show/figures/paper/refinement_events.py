@@ -23,7 +23,7 @@ def figure(answer: Answer) -> Figure:
     panel = stack_shares(answer, EVENTS, edges, name="refinement_events", title=title)
     return Figure(
         (panel,),
-        "Every prefix in every layer is one case, by the top tokens of residual (r), feed-forward update (u) and layer"
+        "{Every_case} in every layer is one case, by the top tokens of residual (r), feed-forward update (u) and layer"
         " output (o): residual o = r, not u; agreement o = r = u; feed-forward o = u, not r; composition: neither."
         " Of the thin bars of a column the left is the interval of residual, the right that of residual and agreement"
         " together: where the prediction stays.",

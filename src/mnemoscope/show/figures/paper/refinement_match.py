@@ -15,8 +15,8 @@ STATED = (
 def figure(answer: Answer) -> Figure:
     match, title = [Series("match", BLUE, title="match")], "the residual's top token is the model's"
     return Figure(
-        lines(answer, match, name="refinement_match", title=title, y="share of prefixes", stated=STATED),
-        "Share of prefixes where the residual that enters the feed-forward layer, read as a prediction, already ranks"
+        lines(answer, match, name="refinement_match", title=title, y="share of {cases}", stated=STATED),
+        "Share of {cases} where the residual that enters the feed-forward layer, read as a prediction, already ranks"
         " first the token that the whole model ranks first.",
         f"The residual already predicts the model's final token in {ends(answer, 'match')} of cases.",
         "Where the residual already ranks the final token first, later layers have little left to decide.",

@@ -21,17 +21,17 @@ GAIN = (Series("log_probability_gain", GREEN, title="all triggers, against the u
 
 def figure(answer: Answer) -> Figure:
     name, title = "value_agreement", "top token of the value = target"
-    beyond = "beyond the top token: log probability of what follows all triggers"
+    beyond = "beyond the top token: log probability of {what_follows} all triggers"
     return Figure(
         (
             *lines(answer, AGREEMENT, name=name, title=title, y="share of memories", dodge=True, stated=STATED),
             *lines(answer, GAIN, name=f"{name}_gain", title=beyond, y="gain (nats)", format="~g", zero=True),
         ),
-        "Share of memories whose value ranks their target first (the token that follows the best trigger). Baselines:"
+        "Share of memories whose value ranks their target first (the token {that_follows} the best trigger). Baselines:"
         " the same with the targets shuffled among the memories, and 1 over the size of the vocabulary.",
         f"Agreement is {ends(answer, 'agreement')}; over all layers {over_all(answer, 'agreement')}, against"
-        f" {over_all(answer, 'shuffled_targets')} with shuffled targets. Always guessing the most frequent next token"
+        f" {over_all(answer, 'shuffled_targets')} with shuffled targets. Always guessing the most frequent {{target}}"
         f" (not drawn, since it may be far above) would be right for {over_all(answer, 'most_frequent_token')}.",
-        "Agreement above the shuffled targets means that values hold what follows their own triggers.",
+        "Agreement above the shuffled targets means that values hold {what_follows} their own triggers.",
         "Layers that write in another basis than the head's, as deep models' lower ones do, agree less.",
     )

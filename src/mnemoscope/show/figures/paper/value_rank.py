@@ -28,7 +28,7 @@ def figure(answer: Answer) -> Figure:
         " extremes.",
         f"Median rank of the target: {ends(answer, 'q50')}. The target is among the first 100 tokens for"
         f" {over_all(answer, 'within_100')} of memories.",
-        "A low box means that values favour what follows their triggers, even where another token is first.",
+        "A low box means that values favour {what_follows} their triggers, even where another token is first.",
         "Ranks grow with the vocabulary, and a short text makes the target a matter of luck: compare layers.",
     )
 

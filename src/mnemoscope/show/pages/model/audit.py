@@ -18,6 +18,7 @@ PAGES = (
         "/audit",
         label="Audit",
         needs=MODEL,
+        causal=True,
         about="which memories carry a string, and what it loses without them.",
     ),
 )

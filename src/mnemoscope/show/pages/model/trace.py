@@ -16,6 +16,7 @@ from mnemoscope.atlas.vocabulary import Vocabulary
 from mnemoscope.errors import OptionError
 from mnemoscope.foundation.formatting import format_value, show_token
 from mnemoscope.foundation.memory_names import MemoryId
+from mnemoscope.foundation.words import Words, in_words
 from mnemoscope.patterns.labels import listed_labels
 from mnemoscope.show.figures.figure1 import BROAD, NARROW, draw
 from mnemoscope.show.pages.edition import Data, Edition
@@ -165,9 +166,8 @@ class TraceAddress(Address, frozen=True, populate_by_name=True):
         return self.address(prompt=(self.prompt or "") + text, position=None)
 
     def memory(self, name: str) -> str:
-        carried = TraceAddress(
-            prompt=self.prompt, chat=self.chat, mask=self.mask, changes=self.changes, at=self.at
-        ).query()
+        kept = {"prompt", "chat", "mask", "changes", "at"}
+        carried = TraceAddress(**self.model_dump(include=kept)).query()
         return f"/{name}" + (f"?{carried}" if carried else "")
 
 
@@ -382,13 +382,13 @@ MEASURES = {
     "own_tokens_log_probability": "its own tokens' log probability, mean",
     "top_token_probability": "its top token's probability",
     "top_token_log_probability": "its top token's log probability",
-    "next_token_probability": "probability of what came next in the text",
-    "next_token_log_probability": "log probability of what came next in the text",
+    "next_token_probability": "probability of {what_came}",
+    "next_token_log_probability": "log probability of {what_came}",
 }
 OF = {"memory": "this memory off", "controls": "another one off", "difference": "difference"}
 
 
-def causal_view(data: Data, words: Vocabulary) -> Data:
+def causal_view(data: Data, words: Vocabulary, spoken: Words) -> Data:
     groups = []
     for logs in (False, True):
         rows = [row for row in data["rows"] if ("log" in row["measure"]) == logs]
@@ -397,7 +397,7 @@ def causal_view(data: Data, words: Vocabulary) -> Data:
         groups.append(
             {
                 "title": "Log probabilities (nats)" if logs else "Probabilities (hundredths)",
-                "rows": [_check_row(row, widest, hundredths=not logs) for row in rows],
+                "rows": [_check_row(row, widest, spoken, hundredths=not logs) for row in rows],
             }
         )
     key = ("next_token_log_probability", "difference")
@@ -413,13 +413,13 @@ def causal_view(data: Data, words: Vocabulary) -> Data:
     }
 
 
-def _check_row(row: Data, widest: float, *, hundredths: bool) -> Data:
+def _check_row(row: Data, widest: float, spoken: Words, *, hundredths: bool) -> Data:
     def at(value: float | None) -> float | None:
         return None if value is None else round(50 + (48 * value / widest if widest else 0.0), 2)
 
     unit = 100 if hundredths else 1
     return {
-        "measure": MEASURES.get(row["measure"], row["measure"].replace("_", " ")),
+        "measure": in_words(MEASURES.get(row["measure"], row["measure"].replace("_", " ")), spoken),
         "first": row["of"] == "memory",
         "of": OF.get(row["of"], row["of"]),
         "kind": row["of"],

@@ -1,16 +1,23 @@
-"""Forked processes: a child has none of its parent's threads, and a library that had some would wait for them for ever.
+"""What this process may use: its cores; and, if it was forked, which libraries.
 
-Polars cannot read there, which is said in one line; PyTorch runs with one thread (models/modules/switches.py). What
-counts is what the parent did through this package before the fork: forks before that, and what the parent did with
-these libraries itself, are not noticed.
+A child has none of its parent's threads, and a library that had some would wait for them for ever. Polars cannot read
+there, which is said in one line; PyTorch runs with one thread (models/modules/switches.py). What counts is what the
+parent did through this package before the fork: forks before that, and what the parent did with these libraries itself,
+are not noticed.
 """
 
 import os
+import sys
+from collections.abc import Collection
 
 from mnemoscope.errors import Forked
 
 _FIRST: dict[str, int] = {}
 """The process that used each library first."""
+
+
+def usable_cores() -> Collection[int]:
+    return os.sched_getaffinity(0) if sys.platform == "linux" else range(os.cpu_count() or 1)
 
 
 def is_forked(library: str) -> bool:
