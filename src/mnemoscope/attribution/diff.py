@@ -158,14 +158,13 @@ def diff(
         raise OptionError("give one of --other, --other-adapter and --other-prompt")
     DiffOptions.check(locals() | {"restored": restored or None})
     check_restored(restored, top, two_prompts=other_prompt is not None, generate=generate)
+    alone, model = model, model.with_source(source)
     if generate:
         check_continues(model)
     if mask is not None:
         prompt = model.prompt_text(prompt, mask=mask)
         other_prompt = None if other_prompt is None else model.prompt_text(other_prompt, mask=mask)
-    second = model if other_prompt is not None else second_model(model, other, other_adapter)
-    alone, model = model, model.with_source(source)
-    second = model if second is alone else second.with_source(source)
+    second = model if other_prompt is not None else second_model(alone, other, other_adapter).with_source(source)
     origin = origin_of(
         [model.fingerprint, second.fingerprint],
         atlas,
