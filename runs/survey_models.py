@@ -132,6 +132,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "muse_spark": {"audio_config.num_hidden_layers": 4, "audio_config.hidden_sizes": [16, 16, 16, 16]},
     "nemotron_h_omni": {"vision_config.video_temporal_patch_size": 2},
     "neomme": {"head_dim": 16},
+    "pegasus_x": {"block_size": 8, "num_global_tokens": 4},
     "perceiver": {"d_latents": HIDDEN, "num_latents": 16, "num_self_attends_per_block": 3},
     "qwen4_exp": {"text_config.num_hidden_layers": 3},
     "qwen4_exp_text": {"num_hidden_layers": 3},
