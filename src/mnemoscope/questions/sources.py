@@ -95,11 +95,13 @@ def values(atlas: Atlas) -> pl.DataFrame:
         log_probability="trigger_log_probability",
     )
     if not atlas.reading.causal:
-        rows = rows.join(pl.concat(_held(atlas, layer) for layer in atlas.layers), on=["layer", "memory"], how="left")
+        rows = rows.join(
+            pl.concat(_held_where_masked(atlas, layer) for layer in atlas.layers), on=["layer", "memory"], how="left"
+        )
     return rows.sort("layer", "memory").with_columns(agrees=pl.col("top") == pl.col("target"))
 
 
-def _held(atlas: Atlas, layer: int) -> pl.DataFrame:
+def _held_where_masked(atlas: Atlas, layer: int) -> pl.DataFrame:
     rows = atlas.table("triggers", layer=layer, columns=["memory", "coefficient", "own_coefficient"])
     held = pl.col("own_coefficient") > pl.col("coefficient") / 2
     return rows.drop_nulls().select(pl.lit(layer, pl.Int16).alias("layer"), "memory", held.alias("held"))
