@@ -21,6 +21,9 @@ class Sentences:
     def of(self, sentence: int) -> np.ndarray:
         return np.array(self._tokens[sentence], np.int32)
 
+    def sources(self, _: list[int]) -> None:
+        return None
+
 
 SENTENCES: Any = Sentences({3: [5, 6, 7], 4: [1], 8: [9, 10, 11, 12]})
 

@@ -80,7 +80,14 @@ def test_mine_spells_every_option_out_and_hands_it_on(monkeypatch: pytest.Monkey
         "sample": 0.5,
         "max_memory": "2GiB",
     }
-    given |= {"text_field": "text", "split": "line", "per_sentence": "all", "dtype": "float16", "device": "cpu"}
+    given |= {
+        "text_field": "text",
+        "source_field": None,
+        "split": "line",
+        "per_sentence": "all",
+        "dtype": "float16",
+        "device": "cpu",
+    }
     numbers = (
         "triggers",
         "max_sentences",

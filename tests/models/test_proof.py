@@ -154,7 +154,10 @@ def test_an_encoder_changes_most_positions_and_experts_in_half_precision_some(
         return after
 
     model = SimpleNamespace(
-        logits=answer, dtype=dtype, numberings={0: None} if experts else {}, anatomy=SimpleNamespace(family="own")
+        logits=answer,
+        dtype=dtype,
+        numberings={0: None} if experts else {},
+        anatomy=SimpleNamespace(family="own", model=nn.Module()),
     )
     forgiven = 2 if experts and dtype == torch.bfloat16 else 0
     if changed <= forgiven:

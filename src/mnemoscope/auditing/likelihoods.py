@@ -47,7 +47,7 @@ def likelihoods(model: LanguageModel, texts: Sequence[Tokens], *, tick: Tick = l
         tick()
         rows = [torch.tensor(model.reading.frame(texts[k])) for k in group]
         ids = pad_sequence(rows, batch_first=True).to(model.device)
-        behind = torch.tensor(model.reading.row([]), device=model.device)[model.reading.framing :]
+        behind = torch.tensor(model.reading.row([]), dtype=ids.dtype, device=model.device)[model.reading.framing :]
         with model.lock, torch.inference_mode():
             logits = model.logits(torch.cat([ids, behind.expand(len(ids), -1)], dim=1))[:, :-1]
         for row, k in enumerate(group):

@@ -161,7 +161,7 @@ class WidthPass:
             self.answers,
             stage="width",
             unit="sentences; layer by layer",
-            parts=stages * (1 + sources.max()) + np.tile(sources[self._by_length], 1 + len(plan.layers)),
+            parts=stages * (1 + sources.max(initial=0)) + np.tile(sources[self._by_length], 1 + len(plan.layers)),
             forwards=np.array([1, *of_layers])[stages],
             area=min(plan.batch_tokens, BUDGET.width_tokens),
             around=self.partial.install,
