@@ -82,12 +82,12 @@ def test_mine_spells_every_option_out_and_hands_it_on(monkeypatch: pytest.Monkey
     }
     given |= {
         "text_field": "text",
-        "source_field": None,
         "split": "line",
         "per_sentence": "all",
         "dtype": "float16",
         "device": "cpu",
     }
+    given |= {"source_field": None}
     numbers = (
         "triggers",
         "max_sentences",
