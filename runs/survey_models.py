@@ -100,6 +100,7 @@ _PICTURES = {"vq_config.base_channels": 32, "vq_config.channel_multiplier": [1, 
 _DBRX = {"ffn_hidden_size": 20, "moe_num_experts": 4, "moe_top_k": 2, "hidden_size": HIDDEN}
 SPECIAL: dict[str, dict[str, Any]] = {
     **{type: {"text_config.rope_parameters": _MROPE} for type in _PLACED},
+    "bert-generation": {"is_decoder": True},
     "blt": {"encoder_hash_byte_group_vocab": 50, "hidden_size_global": HIDDEN},
     "chameleon": {"vocabulary_map": {"<image>": 5}, **_PICTURES},
     "codegen": {"rotary_dim": 4},

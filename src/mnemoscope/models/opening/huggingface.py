@@ -371,8 +371,8 @@ def _kind_of(config: Any, trust: bool, *, whole: bool) -> Any:
             return class_without(own, [])
     if not kinds:
         raise ModelUnsupported(
-            f"transformers has no class that makes a causal language model of type {config.model_type!r};"
-            " only decoder language models can be read"
+            f"transformers has no class that makes a language model of type {config.model_type!r}; only models that"
+            " predict tokens can be read"
         )
     return kinds[0] if whole or not takes_more(config) else _text_half(kinds[0], config)
 

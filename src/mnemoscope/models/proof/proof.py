@@ -101,9 +101,10 @@ def check_causal(model: LanguageModel, ids: Tensor, logits: Tensor, *, limit: fl
         far = [distance(after[:, place], logits[:, place]) > limit for place in range(ids.shape[1] - 1)]
         differs = 2 * sum(far) > len(far)
     if differs:
+        undecided = getattr(getattr(model.anatomy.model, "config", None), "is_decoder", True) is False
+        how = "if it is a decoder, say is_decoder: true in its configuration" if undecided else "it cannot be read"
         raise ModelUnsupported(
-            f"the {model.anatomy.family!r} model lets later tokens change earlier ones (an encoder); "
-            "only decoder language models can be read"
+            f"the {model.anatomy.family!r} model lets later tokens change earlier ones but predicts the next one; {how}"
         )
 
 
