@@ -32,7 +32,12 @@ from mnemoscope.runs.workers.worker import Worker
 from models.checkpoints import KINDS, args_of, weights_of, write
 from models.expert_models import build_mixture
 
-STAGES = {stage.name: stage for stage in EVERY_STAGE if stage.mined != "never" and stage.unit != "text"}
+STAGES = {
+    stage.name: stage
+    for stage in EVERY_STAGE
+    if stage.mined != "never" and stage.unit != "text" and not stage.name.startswith("own coefficients")
+}
+"""Those of causal models."""
 NAMES = tuple(STAGES)
 AFTER_TABLES = NAMES[3:]
 OPTIONS: dict[str, Any] = {"split": "line", "triggers": 5, "batch_tokens": 80, "prefixes": 30, "removals": 3}

@@ -19,7 +19,7 @@ from uuid import uuid4
 
 from mnemoscope.atlas.manifest import WORK
 from mnemoscope.errors import StoreFailed
-from mnemoscope.foundation.files import json_bytes, make_folder, read_object, storing
+from mnemoscope.foundation.files import flush, json_bytes, make_folder, read_object, storing
 
 FREE, DONE = "free", "done"
 """Owners that are no workers."""
@@ -65,6 +65,7 @@ class LeaseFolder:
         with storing(self.path):
             for number in range(self.count):
                 (making / Lease(number, 0, FREE).file_name).touch()
+            flush(making)
             with suppress(OSError):  # it is there
                 making.rename(self.path)
         shutil.rmtree(making, ignore_errors=True)
