@@ -120,6 +120,10 @@ NULLS: dict[str, tuple[Draw, tuple[str, ...]]] = {
         lambda rng: of("key_removals", changes(rng, 0 * ONES)),
         ("last_margin", "last_median_upper_minus_lower"),
     ),
+    "tokens that are alike, read whole": (
+        lambda rng: of("key_removals", changes(rng, 0 * ONES, token="own")),
+        ("own_margin",),
+    ),
     "a hundred memories active, and one that dominates half of the time": (
         lambda rng: numbers_active(rng, 100, 0.5),
         ("active_count", "dominated"),
@@ -186,6 +190,7 @@ EFFECTS: dict[str, tuple[Draw, tuple[str, ...]]] = {
         lambda rng: of("key_removals", changes(rng, -1.2 + 0.5 * where(5, 6, 7))),
         ("last_margin", "last_median_upper_minus_lower"),
     ),
+    "the token itself matters": (lambda rng: of("key_removals", changes(rng, -1 * ONES, token="own")), ("own_margin",)),
     "hundreds of memories active, and one that seldom dominates": (
         lambda rng: numbers_active(rng, 200, 0.2),
         ("active_count", "dominated"),
