@@ -96,7 +96,7 @@ class TokenizerNotFound(ModelError):
 
 
 class ModelUnsupported(ModelError):
-    """Encoders, blocks or experts that cannot be read, pickles that would run code."""
+    """Blocks, heads or experts that cannot be read, pickles that would run code."""
 
 
 class ModelDamaged(ModelError):
