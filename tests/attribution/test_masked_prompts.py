@@ -15,7 +15,7 @@ from mnemoscope.attribution import Attribution, attribute, attribute_prompts, di
 from mnemoscope.cli import main
 from mnemoscope.errors import OptionError, PromptError
 from mnemoscope.models import LanguageModel
-from models.masked_models import KINDS, MASK, SlowMasked, build_masked, load_masked, masked_tokenizer
+from models.masked_models import KINDS, MASK, SlowMasked, build_masked, load_masked, masked_pair, masked_tokenizer
 from support.mined import mined_text
 
 TEXT = "w9 w8 w12 w17 w30"
@@ -24,14 +24,9 @@ ASKED = [9, MASK, 12, 17, 30]
 PAIR = (20, 33)
 
 
-def pair(kind: str) -> tuple[LanguageModel, SlowMasked]:
-    network = build_masked(kind)
-    return load_masked(network), SlowMasked(network)
-
-
 @pytest.fixture(scope="module")
 def bert() -> tuple[LanguageModel, SlowMasked]:
-    return pair("bert")
+    return masked_pair("bert")
 
 
 def slow_difference(
@@ -63,7 +58,7 @@ def asked(model: LanguageModel, **options: Any) -> Attribution:
 @pytest.mark.fast(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_parts_add_up_to_f_at_the_mask(kind: str) -> None:
-    model, slow = pair(kind)
+    model, slow = masked_pair(kind)
     found = asked(model, singles=0, top=200)
     value, coefficients = slow_difference(slow, ASKED)
     assert (found.target.id, found.against.id if found.against else 0) == PAIR
@@ -81,7 +76,7 @@ def test_the_parts_add_up_to_f_at_the_mask(kind: str) -> None:
 @pytest.mark.fast(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_attributions_are_gradients_and_ablations_are_runs_without(kind: str) -> None:
-    model, slow = pair(kind)
+    model, slow = masked_pair(kind)
     found = asked(model, singles=12, top=1_000)
     added = {layer: torch.zeros(7, 24, dtype=torch.float64, requires_grad=True) for layer in range(3)}
     adding = {layer: lambda m, zero=zero: m.add_(zero) for layer, zero in added.items()}
@@ -135,7 +130,7 @@ def test_a_graph_has_its_outputs_at_the_mask(bert: tuple[LanguageModel, SlowMask
 @pytest.mark.fast(1)
 @pytest.mark.parametrize("kind", KINDS[:3])
 def test_two_prompts_are_compared_at_their_masks(kind: str) -> None:
-    model, slow = pair(kind)
+    model, slow = masked_pair(kind)
     other = [9, MASK, 40, 17, 30]
     found = diff(
         model, TEXT, other_prompt="w9 w8 w40 w17 w30", mask=AT, target="w20", against="w33", top=500, progress=False
@@ -223,7 +218,7 @@ def test_many_prompts_and_a_prompt_without_a_mask(bert: tuple[LanguageModel, Slo
 @pytest.mark.fast(1)
 @pytest.mark.parametrize("kind", KINDS[:3])
 def test_importance_is_what_attributions_at_the_masks_say(kind: str, tmp_path: Path) -> None:
-    model, _ = pair(kind)
+    model, _ = masked_pair(kind)
     numbers = np.random.default_rng(5).integers(5, 60, (40, 6)).tolist()
     lines = [" ".join(f"w{number}" for number in row) + "\n" for row in numbers]
     made = mined_text(model, tmp_path, "".join(lines[:20]), other="".join(lines[20:]), prefixes=6, removals=0)

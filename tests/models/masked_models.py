@@ -130,3 +130,9 @@ class SlowMasked:
                 return self.network(torch.tensor([[5] * len(streams)])).logits[0]
         finally:
             hook.remove()
+
+
+def masked_pair(kind: str) -> tuple[LanguageModel, SlowMasked]:
+    """A model as the package reads it, and its slow reading."""
+    network = build_masked(kind)
+    return load_masked(network), SlowMasked(network)

@@ -16,7 +16,7 @@ from mnemoscope.foundation.options.chat_prompt import MaskedPrompt
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.tracing import causal_check, compare, generate
 from mnemoscope.tracing.layer_sum import layer_sum
-from models.masked_models import KINDS, MASK, SlowMasked, build_masked, load_masked, masked_tokenizer
+from models.masked_models import KINDS, MASK, SlowMasked, build_masked, load_masked, masked_pair, masked_tokenizer
 from support.mined import mined_text
 
 TEXT = "w9 w8 w12 w17 w30"
@@ -26,14 +26,9 @@ ASKED = [9, 8, MASK, 17, 30]
 STREAMS = {"residual": "residual", "ffn": "update", "output": "output"}
 
 
-def pair(kind: str) -> tuple[LanguageModel, SlowMasked]:
-    network = build_masked(kind)
-    return load_masked(network), SlowMasked(network)
-
-
 @pytest.fixture(scope="module")
 def bert() -> tuple[LanguageModel, SlowMasked]:
-    return pair("bert")
+    return masked_pair("bert")
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +70,7 @@ def check(found: Any, slow: SlowMasked, tokens: list[int], changes: Any = None) 
 @pytest.mark.fast(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_number_is_the_slow_models(kind: str) -> None:
-    model, slow = pair(kind)
+    model, slow = masked_pair(kind)
     found = ms.trace(model, TEXT, mask=AT, top=3, memories=4)
     check(found.to_dict(), slow, ASKED)
     written = ms.trace(model, "w9 w8 <mask> w17 w30", top=3, memories=4)
@@ -96,7 +91,7 @@ def changing(layer: int, *changes: tuple[int, str, float, slice]) -> dict[int, A
 @pytest.mark.fast(1)
 @pytest.mark.parametrize("kind", KINDS[:3])
 def test_changes_are_made_at_the_mask_from_a_position_or_at_own_positions(kind: str) -> None:
-    model, slow = pair(kind)
+    model, slow = masked_pair(kind)
     made = ["L0.M3=2.5@last", "L1.M5*-3@3", "L2.M7=-4"]
     changes = changing(0, (3, "=", 2.5, slice(AT + 1, AT + 2)))
     changes |= changing(1, (5, "*", -3.0, slice(4, 6))) | changing(2, (7, "=", -4.0, slice(1, 6)))
@@ -147,7 +142,7 @@ def test_coefficients_and_streams_are_of_own_positions(bert: tuple[LanguageModel
 @pytest.mark.fast(1)
 @pytest.mark.parametrize("kind", KINDS[:3])
 def test_every_token_is_masked_in_turn(kind: str) -> None:
-    model, slow = pair(kind)
+    model, slow = masked_pair(kind)
     found, texts = ms.mask_each(model, TEXT), model.vocabulary()[0]
     with torch.no_grad():
         rows = [slow.read([*IDS[:j], MASK, *IDS[j + 1 :]])[1][j + 1] for j in range(len(IDS))]

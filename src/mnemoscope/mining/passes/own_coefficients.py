@@ -6,16 +6,12 @@ A model that reads sentences whole sees the token that it predicts, so a value m
 
 import numpy as np
 import polars as pl
-import torch
 from safetensors.numpy import save
-from torch import Tensor
 
-from mnemoscope.errors import NotFinite
 from mnemoscope.mining.passes.prefix_pass import plan_rows
 from mnemoscope.mining.passes.removals import ShortenedRuns, mask_gap
 from mnemoscope.mining.passes.vectors.values import target_rows
 from mnemoscope.mining.steps import empty_answers, read_saved
-from mnemoscope.mining.text.batches import Ints
 from mnemoscope.mining.text.trigger_table import layer_triggers, sentences_of
 from mnemoscope.mining.text_pass import layer_state
 from mnemoscope.runs.workers.worker import Worker
@@ -38,9 +34,10 @@ class OwnPass:
         requests = asked.select("layer", "memory", "sentence", gap=gap, position=end)
         self._runs = ShortenedRuns(requests, worker.model, sentences_of(worker))
         self._own = empty_answers(len(asked), np.float32)
+        see = self._runs.fill(self._own, "at masks")
         self.steps = plan_rows(
             worker,
-            lambda items: self._runs.take(items, self._answer),
+            lambda items: self._runs.take(items, see),
             self._runs.lengths,
             {"own": self._own},
             stage="own coefficients",
@@ -53,13 +50,6 @@ class OwnPass:
         rows = layer_triggers(layer_state(worker, layer), layer, sentences_of(worker), worker.model.reading)
         found = target_rows(rows, "token").select(pl.lit(layer).alias("layer"), *_PLACE[1:], "sentence", "position")
         return found.cast(pl.Int64).sort("memory")
-
-    def _answer(self, layer: int, asked: dict[str, Ints], coefficients: Tensor) -> None:
-        places = (asked["run"], self._worker.model.reading.column(asked["position"] - 1), asked["memory"])
-        own = coefficients[tuple(map(torch.from_numpy, places))].float().cpu().numpy()
-        if not np.isfinite(own).all():
-            raise NotFinite(f"layer {layer} has NaN or infinite coefficients at masks; try --dtype float32")
-        self._own[asked["number"]] = own
 
     def write(self) -> None:
         """Saves what was found in the work folder, from where the column is written."""

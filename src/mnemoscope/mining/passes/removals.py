@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import torch
+from numpy.typing import NDArray
 from polars import selectors
 from torch import Tensor
 
@@ -97,6 +98,20 @@ class ShortenedRuns:
         layers = asked["layer"].unique().sort().to_list()
         with torch.inference_mode(), read_coefficients(self._model, read, layers=layers, own_thread=True):
             self._model.backbone(ids, stop_after=layers[-1])
+
+    def fill(self, answers: NDArray[np.float32], where: str) -> See:
+        """What puts the coefficient at the last of each request's positions into `answers [request]`; it raises
+        NotFinite, which says `where`.
+        """
+
+        def see(layer: int, asked: dict[str, Ints], coefficients: Tensor) -> None:
+            places = (asked["run"], self._model.reading.column(asked["position"] - 1), asked["memory"])
+            found = coefficients[tuple(map(torch.from_numpy, places))].float().cpu().numpy()
+            if not np.isfinite(found).all():
+                raise NotFinite(f"layer {layer} has NaN or infinite coefficients {where}; try --dtype float32")
+            answers[asked["number"]] = found
+
+        return see
 
 
 def random_position(seed: int, layer: int, memory: int, sentence: int, position: int, tokens: int) -> int:
@@ -199,24 +214,16 @@ class RemovalPass:
         places = requests.select("layer", "memory", "sentence", "gap", position=end)
         self._runs = ShortenedRuns(places, model, sentences)
         self._answers = {"removed_coefficient": empty_answers(len(self.requests), np.float32)}
+        see = self._runs.fill(self._answers["removed_coefficient"], "where a token was removed")
         self.steps = plan_rows(
             worker,
-            lambda items: self._runs.take(items, self._answer),
+            lambda items: self._runs.take(items, see),
             self._runs.lengths,
             self._answers,
             stage="removals",
             unit="sentences",
             parts=self._runs.parts,
         )
-
-    def _answer(self, layer: int, asked: dict[str, Ints], coefficients: Tensor) -> None:
-        places = (asked["run"], self._worker.model.reading.column(asked["position"] - 1), asked["memory"])
-        removed = coefficients[tuple(map(torch.from_numpy, places))].float().cpu().numpy()
-        if not np.isfinite(removed).all():
-            raise NotFinite(
-                f"layer {layer} has NaN or infinite coefficients where a token was removed; try --dtype float32"
-            )
-        self._answers["removed_coefficient"][asked["number"]] = removed
 
     def write(self) -> Mapping[str, Any]:
         """Writes `removals`, sorted by layer, memory, rank."""
