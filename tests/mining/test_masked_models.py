@@ -6,8 +6,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModelForMaskedLM
 
 from mining.agreement import assert_activity, assert_triggers, assert_values
 from mining.masked_reference import (
@@ -21,9 +20,9 @@ from mining.reference import Sentence
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.models import load_model
 from models.expert_models import fill_randomly
+from models.masked_models import SPECIAL, masked_tokenizer
 from support.mined import mined_text
 
-SPECIAL = ("<pad>", "<s>", "</s>", "<mask>", "<unk>")
 WORDS = 48
 SIZES: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 20}
 SIZES |= {"vocab_size": WORDS, "max_position_embeddings": 40, "type_vocab_size": 2, "attn_implementation": "eager"}
@@ -47,16 +46,6 @@ def build_masked(kind: str) -> Any:
     return fill_randomly(lambda: AutoModelForMaskedLM.from_config(AutoConfig.for_model(kind, **(SIZES | KINDS[kind]))))
 
 
-def word_tokenizer() -> Any:
-    """Words w5, w6 ... and a sentence as <s> ... </s>."""
-    words = [*SPECIAL, *(f"w{number}" for number in range(len(SPECIAL), WORDS))]
-    plain = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<unk>"))
-    plain.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    plain.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)])
-    names = ("pad_token", "cls_token", "sep_token", "mask_token", "unk_token")
-    return PreTrainedTokenizerFast(tokenizer_object=plain, **dict(zip(names, SPECIAL, strict=True)))
-
-
 def draw(count: int, seed: int) -> list[list[int]]:
     """Different sentences of one to nine words, several of one word and of two."""
     chance = random.Random(seed)
@@ -76,7 +65,7 @@ def test_every_table_is_the_slow_models(kind: str, tmp_path: Path) -> None:
     mined, other = draw(40, seed=1), draw(14, seed=2)
     other = [words for words in other if words not in mined]
     options = {"triggers": 4, "removals": "all", "prefixes": 30, "seed": 3, "batch_tokens": 60}
-    model = load_model(hf, tokenizer=word_tokenizer())
+    model = load_model(hf, tokenizer=masked_tokenizer(WORDS))
     out = mined_text(model, tmp_path, written(mined), other=written(other), **options)
     slow = SlowMasked(hf, before=1, after=2, mask=3)
     sentences = [Sentence("", tokens, number, 1, False) for number, tokens in enumerate(mined)]
@@ -97,7 +86,7 @@ def test_every_table_is_the_slow_models(kind: str, tmp_path: Path) -> None:
 
 
 def test_only_so_many_memories_are_asked_with_their_token_masked(tmp_path: Path) -> None:
-    model = load_model(build_masked("bert"), tokenizer=word_tokenizer())
+    model = load_model(build_masked("bert"), tokenizer=masked_tokenizer(WORDS))
     out = mined_text(model, tmp_path, written(draw(40, seed=1)), triggers=2, removals=0, prefixes=0, own=7)
     asked = [open_atlas(out).table("triggers", layer=layer)["own_coefficient"].drop_nulls() for layer in (0, 1)]
     assert sum(map(len, asked)) == 7

@@ -35,9 +35,9 @@ _DOWN = {"modernbert": "mlp.Wo", "distilbert": "ffn.lin2"}
 Change = Callable[[Tensor], None]
 
 
-def masked_tokenizer() -> Any:
-    """Words w5 to w59 in the frame `<s> ... </s>`."""
-    words = [*SPECIAL, *(f"w{number}" for number in range(len(SPECIAL), ROWS))]
+def masked_tokenizer(rows: int = ROWS) -> Any:
+    """Words w5, w6 ... in the frame `<s> ... </s>`."""
+    words = [*SPECIAL, *(f"w{number}" for number in range(len(SPECIAL), rows))]
     plain = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<unk>"))
     plain.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     plain.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)])
