@@ -177,7 +177,7 @@ _KINDS = (
         sentence,document int64
         position int32 | the prefix is `tokens[0..position]`
         next_token int32
-        final_top int32 | the top of the model's own logits
+        final_top int32? | the top of the model's own logits; null without a head, as all tops and ranks by one
         literal_final_top int32? | the top of the final stream times the head's matrix, as in the paper's formula
     """),
     TableKind(
@@ -189,21 +189,21 @@ _KINDS = (
     ).with_columns("""
         prefix int32
         layer int16
-        residual_top,ffn_top int32 | the top token of r, of u
-        ffn_vote_top int32 | the top token of u under the values' projection
-        output_top int32 | the top token of o
-        residual_final_rank int32 form=rank | of `final` in r
-        residual_final_probability float32 form=share | of `final` in r
-        ffn_final_rank int32 form=rank | of `final` in u
-        output_top_residual_rank int32 form=rank | of o's top token in r
-        residual_top_ffn_rank int32 form=rank | of r's top token in u
+        residual_top,ffn_top int32? | the top token of r, of u
+        ffn_vote_top int32? | the top token of u under the values' projection
+        output_top int32? | the top token of o
+        residual_final_rank int32? form=rank | of `final` in r
+        residual_final_probability float32? form=share | of `final` in r
+        ffn_final_rank int32? form=rank | of `final` in u
+        output_top_residual_rank int32? form=rank | of o's top token in r
+        residual_top_ffn_rank int32? form=rank | of r's top token in u
         active int32 form=count | memories with a coefficient > 0
         effective float32 form=number | (sum c)^2 / sum c^2; 0 where nothing is active
         top_share float32 form=share | the largest c over the sum of c
         major int32 form=count | the size of the smallest set of memories with 90 % of the sum of c
-        votes_ffn int32 form=count | memories with m_i != 0 whose vote, top(sign(m_i) v_i), is `ffn_vote_top`
-        votes_ffn_major int32 form=count | those of them in the smallest set
-        votes_output int32 form=count | memories with m_i != 0 whose vote is `output_top`
+        votes_ffn int32? form=count | memories with m_i != 0 whose vote, top(sign(m_i) v_i), is `ffn_vote_top`
+        votes_ffn_major int32? form=count | those of them in the smallest set
+        votes_output int32? form=count | memories with m_i != 0 whose vote is `output_top`
         literal_residual_top,literal_ffn_top,literal_output_top int32? | the top token of r, of the feed-forward
             layer's own output y and of o by the paper's formula: times the head's matrix, no norm, gain or bias
         literal_residual_final_probability float32? form=share | of `final` in softmax(r E^T)
@@ -411,6 +411,11 @@ THE_PAPERS = (
     "refinement_confidence",
     "refinement_events",
 )
+OF_VALUES = (
+    *("values", "neighbours", "roles", "attention", "width", "memorised", "importance"),
+    *("readings", "key_readings"),
+)
+"""Tables that an encoder alone does not have: they read values by a head."""
 BEYOND = ("attention_share", "key_agreement", "lenses", "memorised", "width", "importance", "input_output")
 """Questions that the paper left open; each needs an optional table."""
 QUESTIONS = (*THE_PAPERS, *BEYOND)

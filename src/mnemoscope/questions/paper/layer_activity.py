@@ -139,6 +139,7 @@ QUESTION = Question(
     interval=DOCUMENTS,
     may_lack=("predictions",),
     needs_patterns=True,
+    keys=True,
 )
 
 
