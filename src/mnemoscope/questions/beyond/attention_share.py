@@ -148,7 +148,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     rows = Predictions(atlas, beside="attention")
     builder = AnswerBuilder(QUESTION)
     _add_shares(builder, rows)
-    for name in _written(rows):
+    for name in _writers(rows):
         norms = rows[f"{name}_norm"]
         builder.add_layers(f"{name}_norm", rows.share(norms, np.isfinite(norms)))
     _add_events(builder, rows)
@@ -159,18 +159,18 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     builder.add_layers("effective", rows.share(rows["effective"]))
     builder.add_layers("effective_of_memories", rows.share(rows["effective"].astype(np.float64) / rows.memories))
     if atlas.manifest.plan.get("source_field") is not None:
-        told = np.unique(rows["layer"][_told(rows)])
+        told = np.unique(rows["layer"][_cross_rows(rows)])
         builder.add(None, "cross_attention_told", Estimate(len(told) / len(atlas.layers), len(atlas.layers)))
     builder.add(None, "documents", rows.documents())
     return builder.frame()
 
 
-def _written(rows: Predictions) -> list[str]:
+def _writers(rows: Predictions) -> list[str]:
     """What writes in a layer."""
     return [name for name in ("attention", "cross_attention", "ffn") if f"{name}_logit" in rows.columns]
 
 
-def _told(rows: Predictions) -> NDArray[np.bool_]:
+def _cross_rows(rows: Predictions) -> NDArray[np.bool_]:
     """Where cross-attention is told from self-attention."""
     return np.isfinite(rows.columns.get("cross_input_top", np.full(len(rows.place), np.nan)))
 
@@ -183,25 +183,25 @@ def _add_shares(builder: AnswerBuilder, rows: Predictions) -> None:
     logit, lifted = part("final"), part("final") - part("final", "_mean")
     builder.add(None, "final_logit", rows.share(logit, once)[None])
     builder.add(None, "final_logit_above_mean", rows.share(lifted, once)[None])
-    shares, written = {}, _written(rows)
-    for name in (*written, "embedding", "bias", "rest"):
-        cases = np.isfinite(part(name)) if name in written else once
+    shares, writers = {}, _writers(rows)
+    for name in (*writers, "embedding", "bias", "rest"):
+        cases = np.isfinite(part(name)) if name in writers else once
         of_logit = rows.ratio(part(name), logit, cases)
         shares[name] = rows.ratio(part(name) - part(name, "_mean"), lifted, cases)
         control = rows.ratio(part(name, "_other") - part(name, "_mean"), lifted, cases)
-        for key in shares[name] if name in written else (None,):
+        for key in shares[name] if name in writers else (None,):
             builder.add(key, f"{name}_share", shares[name][key])
             builder.add(key, f"{name}_logit_share", of_logit[key])
-            if name in (*written, "embedding"):
+            if name in (*writers, "embedding"):
                 builder.add(key, f"{name}_control", control[key])
     for key in shares["ffn"]:
         terms = [(1, shares["ffn"][key]), (-1, shares["attention"][key])]
         if "cross_attention" in shares and shares["cross_attention"][key].value is not None:
             terms.append((-1, shares["cross_attention"][key]))
         builder.add(key, "ffn_above_attention", contrast(*terms))
-    for name in written:
+    for name in writers:
         builder.add_layers(f"{name}_next_above_control", _next_above_control(rows, name))
-    blocks = np.sum([np.nan_to_num(part(name)) for name in written], axis=0)
+    blocks = np.sum([np.nan_to_num(part(name)) for name in writers], axis=0)
     of_blocks = np.bincount(rows["prefix"], weights=blocks)[rows["prefix"]]
     left = np.abs(logit - of_blocks - part("embedding") - part("bias") - part("rest"))
     builder.add(None, "unaccounted", rows.ratio(left, np.abs(logit), once)[None])
@@ -233,7 +233,7 @@ def _add_events(builder: AnswerBuilder, rows: Predictions) -> None:
     separable = np.isfinite(rows["attention_top"])
     parallel = np.isfinite(rows["ffn_alone_top"])
     read, alone = np.where(parallel, before, residual), np.where(parallel, rows["ffn_alone_top"], output)
-    told, always = _told(rows), np.ones(len(separable), bool)
+    told, always = _cross_rows(rows), np.ones(len(separable), bool)
     between = np.where(told, rows["cross_input_top"], residual) if told.any() else residual
     steps = {"attention": (before, rows["attention_top"], between, separable)}
     if told.any():
