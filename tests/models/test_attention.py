@@ -157,6 +157,16 @@ def test_cross_attention_begins_where_the_source_is_read(
         )
 
 
+def test_a_stream_that_is_large_beside_its_attention_is_no_output_of_a_norm() -> None:
+    hf = build_pair_model("t5")
+    hf.decoder.embed_tokens.weight = nn.Parameter(100 * hf.shared.weight)
+    hf = hf.bfloat16()
+    for block, found in zip(
+        hf.decoder.block, find_attention(load_model(hf, tokenizer=pair_tokenizer("t5"))), strict=True
+    ):
+        assert (found.cross.reader, found.cross.norm) == (block.layer[1].layer_norm, None)
+
+
 def test_two_attentions_that_are_added_at_once_are_not_told_apart() -> None:
     class AtOnce(T5Block):
         def forward(

@@ -204,13 +204,15 @@ def _tell_both(calls: Sequence[_Call], before: Tensor, residual: Tensor) -> Bloc
     # A source has another length, so its rows are others.
     sources = [at for at, call in enumerate(calls) if 0 < len(call.taken) != len(before)]
     earlier = calls[: sources[0]] if sources else ()
-    crossing = _around([calls[at].path for at in sources], calls)
-    # Backwards: where self-attention adds next to nothing, an earlier module reads nearly the same stream.
-    for reader in (call for call in reversed(earlier) if call.taken.shape == before.shape):
-        first = _enter(earlier, calls, before, reader.taken)
-        second = first and _enter(crossing, calls, reader.taken, residual)
-        if first and second:
-            return BlockAttention(True, weights, second[1], cross=CrossAttention(reader.module, first[1]))
+    around = _around([calls[at].path for at in sources], calls)
+    crossing = [call for call in around if not same(call.given, residual)]  # some give the whole stream
+    # Backwards: where self-attention adds next to nothing, an earlier module reads nearly the same stream. Without a
+    # norm first: a stream that is large beside what is added to it fits many sums, and is no norm's output.
+    readers = [call for call in reversed(earlier) if call.taken.shape == before.shape]
+    firsts = [(one, first) for one in readers if (first := _enter(earlier, calls, before, one.taken))]
+    for reader, (_, norm, _) in sorted(firsts, key=lambda first: first[1][1] is not None):
+        if second := _enter(crossing, calls, reader.taken, residual):
+            return BlockAttention(True, weights, second[1], cross=CrossAttention(reader.module, norm))
     alike = [call.given for call in calls if call.given.shape == before.shape]
     separable = any(same(one + other, residual - before) for one, other in combinations(alike, 2))
     return BlockAttention(separable, weights)
