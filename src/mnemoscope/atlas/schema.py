@@ -42,6 +42,19 @@ _OF_PAIRS = """
     source string | in encoder-decoders: what the text is read with, as stored
     source_tokens [int32] | likewise, with what the tokenizer puts around them
 """
+_OF_CROSS = """
+    cross_input_top int32? | in encoder-decoders whose self- and cross-attention are told apart (columns of attention
+        are then self-attention's alone): top token of the stream that cross-attention is added to; null in a block
+        where they are not, as all columns of cross-attention are
+    cross_attention_top int32? nulls_as=cross_input_top | top token of what cross-attention adds, alone
+    cross_attention_norm float32? form=number | length of what it adds; in a post-norm block before its norm
+    cross_attention_logit float32? form=number nulls_as=cross_attention_logit_mean | what it adds to the logit of
+        `final_top`
+    cross_attention_logit_mean float32? form=number nulls_as=cross_attention_logit_other | the same for the mean logit
+    cross_attention_logit_other float32? form=number | the same for the logit of `other_top`
+    cross_attention_logit_next,cross_attention_logit_other_next float32? form=number | the same for the logits of the
+        text's next token and of `other_next_token`
+"""
 _KINDS = (
     TableKind("vocabulary", 65_536).with_columns("""
         token int32
@@ -346,7 +359,7 @@ _KINDS = (
         attribution_among_20 float32 form=share label='among the 20 largest attributions' | the same of
             attributions
     """),
-    TableKind("attention", 65_536, optional=True).with_columns("""
+    TableKind("attention", 65_536, optional=True, for_some=_OF_CROSS).with_columns("""
         prefix int32
         layer int16
         other_top int32 | the final token of another prefix (the next one in a seeded circle)
