@@ -144,16 +144,15 @@ def kinds(rng: np.random.Generator, *, with_pattern: float, covered: float, shal
     return Tables({"kinds": pl.DataFrame(columns), "patterns": NO_PATTERNS})
 
 
-def changes(rng: np.random.Generator, added: Array, *, token: str = "last", source: bool = False) -> Tables:
+def changes(rng: np.random.Generator, added: Array, *, token: str = "last") -> Tables:
     """Of 12 memories a layer the changes of 4 triggers without each token; `added` is that of one more. With `own` they
-    are those of a model that reads sentences whole, with `source` those of one that reads sources.
+    are those of a model that reads sentences whole.
 
     Memories differ from one another as much as their triggers do.
     """
     shape = LAYERS, 12, 4
     rows = []
-    of_source = ("source_first", "source_last", "source_random") if source else ()
-    for removed in ("first", "last", "random", *(["own"] if token == "own" else []), *of_source):
+    for removed in ("first", "last", "random", *(["own"] if token == "own" else [])):
         change = rng.normal(0, 0.2, shape) + rng.normal(0, 0.2, shape[:2])[:, :, None]
         change += added[:, None, None] if removed == token else 0.0
         layer, memory, group = (axis.ravel() for axis in np.indices(shape))
@@ -162,9 +161,7 @@ def changes(rng: np.random.Generator, added: Array, *, token: str = "last", sour
         rows.append(pl.DataFrame(columns).with_columns(removed=pl.lit(removed)))
     removals = pl.concat(rows).with_columns(coefficient=pl.lit(1.0), sign=pl.lit(1), position=pl.lit(2))
     tables = Tables({"removals": removals, "patterns": NO_PATTERNS})
-    tables.reading = (
-        Reading(source=((), ()) if source else None) if token == "last" else Reading(predicts="same", mask=0)
-    )
+    tables.reading = Reading() if token == "last" else Reading(predicts="same", mask=0)
     return tables
 
 

@@ -124,10 +124,6 @@ NULLS: dict[str, tuple[Draw, tuple[str, ...]]] = {
         lambda rng: of("key_removals", changes(rng, 0 * ONES, token="own")),
         ("own_margin",),
     ),
-    "tokens that are alike, of texts and sources": (
-        lambda rng: of("key_removals", changes(rng, 0 * ONES, source=True)),
-        ("source_margin",),
-    ),
     "a hundred memories active, and one that dominates half of the time": (
         lambda rng: numbers_active(rng, 100, 0.5),
         ("active_count", "dominated"),
@@ -195,10 +191,6 @@ EFFECTS: dict[str, tuple[Draw, tuple[str, ...]]] = {
         ("last_margin", "last_median_upper_minus_lower"),
     ),
     "the token itself matters": (lambda rng: of("key_removals", changes(rng, -1 * ONES, token="own")), ("own_margin",)),
-    "the text matters more than its source": (
-        lambda rng: of("key_removals", changes(rng, -1 * ONES, source=True)),
-        ("source_margin",),
-    ),
     "hundreds of memories active, and one that seldom dominates": (
         lambda rng: numbers_active(rng, 200, 0.2),
         ("active_count", "dominated"),

@@ -80,7 +80,6 @@ TOTALS = [
     ("last_margin", "key_removals", "", ABOVE_0),
     ("last_median_upper_minus_lower", "key_removals", "", ABOVE_0),
     ("own_margin", "key_removals", "", ABOVE_0),
-    ("source_margin", "key_removals", "", ABOVE_0),
     (
         "agreement_lower",
         "value_agreement",
@@ -116,7 +115,7 @@ def test_a_total_at_the_edge(name: str, question: str, by: str, cases: list[tupl
         assert shown(answered(question, lines))[name] == verdict, (low, high)
     unsure = answered(question, [total(by or name, None, None), total(name, None, None)])
     without = shown(answered(question, [])).get(name)  # a claim of some models alone is then left out
-    assert (shown(unsure)[name], without) == ("undecided", None if name in ("own_margin", "source_margin") else "—")
+    assert (shown(unsure)[name], without) == ("undecided", None if name == "own_margin" else "—")
 
 
 LAYER_RULES = [

@@ -83,16 +83,6 @@ QUESTION = Question(
                 above(0),
                 optional=True,
             ),
-            Claim(
-                "removing the text's last token hurts more than removing one of the source (not asked by the paper)",
-                "-",
-                "source_margin",
-                "share",
-                "over all layers its median change is below that without the source's first, last and a random token;"
-                " memories are resampled",
-                above(0),
-                optional=True,
-            ),
         ),
     ),
     numbers=(
