@@ -259,7 +259,7 @@ class Differ(ExitStack):
             self.enter_context(one.lock)
         return self
 
-    def _given(self, source: str | None) -> tuple[LanguageModel, LanguageModel]:
+    def _with_source(self, source: str | None) -> tuple[LanguageModel, LanguageModel]:
         """Both models on prompts with this source; one for both where they are one."""
         models = [one.with_source(source) for one in dict.fromkeys(self._models)]
         return models[0], models[-1]
@@ -273,7 +273,7 @@ class Differ(ExitStack):
         *,
         source: str | None = None,
     ) -> Parting:
-        models = self._given(source)
+        models = self._with_source(source)
         first = second = models[0].prompt_text(prompt)
         if other_prompt is None:
             tokens, pair = self._one_prompt(models, first, target, against)
@@ -330,7 +330,7 @@ class Differ(ExitStack):
 
     def explain(self, parting: Parting, *, both: bool, top: int, patched: bool = True) -> RunDifference:
         """What changed between the two runs there; `patched` also sets memories back, which takes most of the time."""
-        models, names, pair = self._given(parting.source), self.names, parting.pair
+        models, names, pair = self._with_source(parting.source), self.names, parting.pair
         model = models[1]
         texts, raw = model.vocabulary()
         written = parting.tokens[0][len(parting.tokens[0]) - parting.generated :]
@@ -398,7 +398,7 @@ class Differ(ExitStack):
         """What both models write from where they part, and the second with memories set back, if there are any."""
         if parting.pair is None or not tokens:
             return ()
-        first, second = self._given(parting.source)
+        first, second = self._with_source(parting.source)
         begun, named = parting.tokens[1], [MemoryId.parse(name) for name in memories]
         writers = {"first": write_plainly(first), "second": write_plainly(second)}
         if named:
@@ -409,7 +409,7 @@ class Differ(ExitStack):
 
     def says(self, parting: Parting, tokens: Sequence[int], memories: Sequence[str], *, many: int) -> NDArray[np.int64]:
         """`says_set_back` after these tokens, with 1, 2, 4 and so on of the memories, up to all."""
-        back = SetBack.of(*self._given(parting.source), tokens, self._patch)
+        back = SetBack.of(*self._with_source(parting.source), tokens, self._patch)
         named = [MemoryId.parse(name) for name in memories]
         return says_set_back(back, named, powers(len(named), MOST), many=many, seed=(self._seed, 9))
 
