@@ -1,4 +1,4 @@
-"""Pages of an encoder-decoder: a field for the source, which links carry along, and traces that are read with it."""
+"""Pages, and tools of agents, of an encoder-decoder: a source that links carry along, and traces read with it."""
 
 import json
 from pathlib import Path
@@ -9,6 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 import mnemoscope as ms
+from agents.served import answer, answers, tools_over
 from mnemoscope.tracing import generate
 from models.pair_models import build_pair_model, pair_tokenizer
 from web.parts import Parts
@@ -136,3 +137,21 @@ def test_a_decoder_alone_has_no_such_field(planted: Path) -> None:
     plain = client(planted, model="handmade:planted")
     assert 'name="source"' not in plain.get("/trace", params={"prompt": "the old"}).text
     refused(plain, "/trace", {"prompt": "the old", "source": "x"}, said="reads no source")
+
+
+def test_tools_of_agents_read_with_the_source(atlas: Path, model: ms.LanguageModel) -> None:
+    tools = tools_over(ms.open_atlas(atlas), model=model)
+    traced = answer(tools, "trace", **ASKED)
+    best = ms.trace(model, PROMPT, source=SOURCE).positions[-1].prediction[0]
+    assert traced["prediction"][0]["untrusted_text"]["text"] == best.token.text
+    assert traced["prediction"][0]["probability"] == pytest.approx(best.probability, rel=1e-3)
+    asked = {"target": " w20", "against": " w33"}
+    pushed = answer(tools, "attribute", **ASKED, **asked)
+    expected = ms.attribute(model, PROMPT, source=SOURCE, progress=False, target=" w20", against=" w33")
+    assert pushed["difference"] == pytest.approx(expected.difference, rel=1e-3)
+    examples = {"should_fire": ["w9 w8", "w8 w9 w7", "w9"], "should_not_fire": ["w20 w21", "w22 w23", "w24 w25"]}
+    scores = [answer(tools, "test_memories", memories="L0.M2", source=one, **examples) for one in (SOURCE, "w20")]
+    assert scores[0]["set_to_0"]["should_fire"]["kl"] != scores[1]["set_to_0"]["should_fire"]["kl"]
+    [(failed, said)] = answers(tools, [("trace", {"prompt": PROMPT})])
+    assert failed
+    assert "give the source, too" in said
