@@ -271,6 +271,9 @@ def test_a_prompt_without_a_source(tmp_path: Path, capsys: pytest.CaptureFixture
     for verb in ("trace", "attribute"):
         assert main([verb, str(tmp_path), "w5 w6"]) == 2
         assert "give the source, too (--source TEXT" in capsys.readouterr().err.splitlines()[-1]
+    (tmp_path / "secrets.txt").write_text("w5 w6 w7\n")
+    assert main(["audit", str(tmp_path), "--secrets", str(tmp_path / "secrets.txt")]) == 2
+    assert "writes its text of a source" in capsys.readouterr().err.splitlines()[-1]
     assert main(["trace", str(tmp_path), "w5 w6", "--source", "w7 w8 w9", "--generate", "2"]) == 0
     assert "Continued" in capsys.readouterr().out
 

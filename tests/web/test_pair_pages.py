@@ -109,6 +109,12 @@ def test_the_form_has_a_field_and_links_carry_it_along(reader: TestClient) -> No
     refused(reader, "/trace", ASKED | {"source": "w5 " * 40}, said="the source .* has 42 tokens")
 
 
+def test_the_audit_is_no_page_of_such_an_atlas(reader: TestClient) -> None:
+    shown = Parts(reader.get("/trace", params=ASKED).text)
+    assert not shown.links("/audit")
+    refused(reader, "/audit", {"text": PROMPT}, said="writes its text of a source", status=409)
+
+
 def test_a_memory_links_to_the_pair_of_its_best_trigger(reader: TestClient, atlas: Path) -> None:
     opened = ms.open_atlas(atlas)
     best = opened["L1.M4"].triggers().row(0, named=True)
