@@ -81,7 +81,7 @@ class LanguageModel(metaclass=_Reloaded):
     with the beginning token, beyond which the function differs (company.py). `eager`: plain attention is the same
     function. `unread` are the stored weights that the model did not take. `fingerprint` covers model and beginning,
     `content` the model only; `source` and `opening` open it, `name` and `spec` are shown. `cache` keeps what readers
-    compute of the model.
+    compute of the model. `given_source` is the text that prompts of an encoder-decoder are read with, if one was given.
 
     Hold `lock` while running the model with hooks, which see every forward: one thread at a time, reentrant.
     """
@@ -127,7 +127,7 @@ class LanguageModel(metaclass=_Reloaded):
             ffn_parameters=sum(layer.ffn.parameters for layer in layers),
         )
         self.longest = self.sizes.context - self.reading.framing
-        self.sources = parts.sources_of(self.reading, anatomy.rows)
+        self.sources, self.given_source = parts.sources_of(self.reading, anatomy.rows), ""
         self.boundaries, self.eager, self.unread = parts.boundaries, True, parts.unread
         if not self.reading.causal or self.sources is not None:  # rows of one length only: nothing is padded
             self.boundaries = tuple(range(1, self.sizes.context))
@@ -431,7 +431,7 @@ class LanguageModel(metaclass=_Reloaded):
         if reading is self.reading:
             return self
         other = copy.copy(self)
-        other.reading = reading
+        other.reading, other.given_source = reading, source if isinstance(source, str) else ""
         return other
 
     def coefficients(

@@ -52,5 +52,8 @@ def given_source(reading: Reading, sources: Sources | None, source: str | Sequen
     if source is not None:
         return replace(reading, given=sources.of_prompt(source) if isinstance(source, str) else tuple(source))
     if reading.given is None:
-        raise PromptError("this model reads a source and writes a text; give the source, too (--source TEXT)")
+        raise PromptError(
+            'this model reads a source and writes a text; give the source, too (--source TEXT, or "source" in a file of'
+            " prompts)"
+        )
     return reading

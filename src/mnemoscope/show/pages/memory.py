@@ -14,7 +14,7 @@ from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import AtlasDamaged, MemoryIdError, OptionError
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.show.pages.edition import Data, Edition
-from mnemoscope.show.pages.model.trace import CHANGES, PROMPT, TOKENS, Change, Chat, Mask, TraceAddress
+from mnemoscope.show.pages.model.trace import CHANGES, PROMPT, TOKENS, Change, Chat, Mask, Source, TraceAddress
 from mnemoscope.show.pages.page import Address, Page, PageKind, PageNotFound
 from mnemoscope.show.pages.triggers import group_triggers, random_groups, random_view, triggers_view
 
@@ -44,10 +44,12 @@ class MemoryAddress(Address, frozen=True):
     at: Annotated[str, Field(max_length=10, description="Where those interventions hold, to carry along")] = "all"
     chat: Chat = False
     mask: Mask = None
+    source: Source = None
 
 
 class TrialAddress(Address, frozen=True):
     text: Annotated[str | None, Field(max_length=PROMPT, description="The text to try the memory on")] = None
+    source: Source = None
 
 
 PLAIN = MemoryAddress()
@@ -59,7 +61,7 @@ def memory_page(edition: Edition, name: MemoryName, address: MemoryAddress = PLA
         raise PageNotFound(f"There is no page {f'/{name}'!r}.")
     wanted, pattern, changes = MemoryId.parse(name), address.pattern, address.changes
     people = edition.published(wanted)
-    carried = TraceAddress(prompt=address.prompt, chat=address.chat, mask=address.mask, changes=changes, at=address.at)
+    carried = TraceAddress(**address.model_dump(exclude={"pattern"}))
     document = edition.document(wanted)
     numbers = [one["pattern"] for one in document.patterns or ()]
     if pattern is not None and pattern not in numbers:
@@ -122,9 +124,13 @@ def memory_page(edition: Edition, name: MemoryName, address: MemoryAddress = PLA
 def _figure1(document: MemoryDocument) -> str:
     """The trace's picture of the memory's layer at its best trigger; empty without one that the page can take."""
     for best in document.triggers[:1]:
-        (text,) = document.atlas.sentences([best["sentence"]], columns=["sentence", "text"])["text"]
-        if len(best["tokens"]) <= TOKENS and 0 < len(text) <= PROMPT:
-            address = TraceAddress(prompt=text, layer=document.memory.id.layer, position=best["position"])
+        pair = ["source", "source_tokens"] if document.atlas.reading.source is not None else []
+        (row,) = document.atlas.sentences([best["sentence"]], columns=["sentence", "text", *pair]).to_dicts()
+        text, source = row["text"], row.get("source", "")
+        longest = max(len(best["tokens"]), len(row.get("source_tokens", ())))
+        if longest <= TOKENS and 0 < len(text) <= PROMPT and len(source) <= PROMPT:
+            place = {"layer": document.memory.id.layer, "position": best["position"]}
+            address = TraceAddress(prompt=text, source=source, **place)
             return f"{address.address()}#figure1"
     return ""
 
