@@ -22,6 +22,7 @@ from mnemoscope.foundation.cache import Cache
 from mnemoscope.foundation.memory_changes import At
 from mnemoscope.foundation.memory_names import MemoryId, Numbering
 from mnemoscope.foundation.options.chat_prompt import ChatPrompt, Prompt, check_messages
+from mnemoscope.foundation.options.model_options import display_name, full_name
 from mnemoscope.models.anatomy.anatomy import Anatomy, Layer, experts_chosen
 from mnemoscope.models.loaded_parts import LoadedParts
 from mnemoscope.models.memories.groups import Group, join
@@ -87,8 +88,9 @@ class LanguageModel(metaclass=_Reloaded):
     def __init__(self, parts: LoadedParts, anatomy: Anatomy, *, revision: str | None, content: str) -> None:
         beginning, layers = parts.begins(anatomy.rows), anatomy.layers
         self.anatomy = anatomy
-        self.source, self.opening, self.hub, self.name = parts.spec, parts.opening, parts.hub, parts.shown_name
-        self.spec = parts.opening.spec_of(self.name)
+        self.source, self.opening, self.hub = parts.spec, parts.opening, parts.hub
+        self.name = parts.name or display_name(full_name(parts.spec))
+        self.spec = "+".join(filter(None, (self.name, parts.opening.for_display().adapter)))
         self.revision, self.content = revision, content
         self.reading = parts.reads(anatomy.rows)
         self.fingerprint = fingerprint(content, beginning, self.reading)

@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -98,7 +99,7 @@ def status(options: AtlasArgument, *, json: bool) -> None:
 
     run = run_status(atlas)
     if json:
-        emit(run.document())
+        emit(asdict(run))
         return
     share = f", {run.done:,} of {run.batches:,} batches of the text" if run.batches else ""
     print(f"{atlas}: {run.state}{share}")

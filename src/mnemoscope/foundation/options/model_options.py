@@ -190,10 +190,6 @@ class ModelOptions(DeclaredOptions):
         object.__setattr__(self, "max_memory", write_max_memory(self.max_memory))
         super().__post_init__()
 
-    def spec_of(self, source: str) -> str:
-        """The model's name with its adapter: `gpt2+my-adapter`."""
-        return source if self.adapter is None else f"{source}+{self.for_display().adapter}"
-
     def for_display(self) -> "ModelOptions":
         named = {name: str(value) for name in NAMED if (value := getattr(self, name)) is not None}
         shown: dict[str, Any] = {name: display_name(full_name(value)) for name, value in named.items()}
@@ -207,10 +203,6 @@ class ModelOptions(DeclaredOptions):
         """The line of a Python script that opens the model `source` with these options, as `model`."""
         arguments = [repr(source), *(f"{name}={value!r}" for name, value in self.keywords().items())]
         return f"model = ms.load_model({', '.join(arguments)})"
-
-    def plan_entries(self) -> dict[str, Any]:
-        """The options that a mining plan stores, by their names there; display names in place of paths."""
-        return {name: getattr(self.for_display(), name) for name in ModelOptions.planned_names()}
 
     def or_planned(self, plan: Mapping[str, Any]) -> "ModelOptions":
         """These options, with those left out taken from a plan, or from the paths beside it."""
