@@ -8,7 +8,6 @@ import numpy as np
 import polars as pl
 from safetensors.numpy import save
 
-from mnemoscope.mining.passes.prefix_pass import plan_rows
 from mnemoscope.mining.passes.removals import ShortenedRuns, mask_gap
 from mnemoscope.mining.passes.vectors.values import target_rows
 from mnemoscope.mining.steps import empty_answers, read_saved
@@ -32,18 +31,10 @@ class OwnPass:
         self._asked = asked
         end, gap = pl.col("position") + 1, mask_gap(pl.col("position"))
         requests = asked.select("layer", "memory", "sentence", gap=gap, position=end)
-        self._runs = ShortenedRuns(requests, worker.model, sentences_of(worker))
+        runs = ShortenedRuns(requests, worker.model, sentences_of(worker))
         self._own = empty_answers(len(asked), np.float32)
-        see = self._runs.fill(self._own, "at masks")
-        self.steps = plan_rows(
-            worker,
-            lambda items: self._runs.take(items, see),
-            self._runs.lengths,
-            {"own": self._own},
-            stage="own coefficients",
-            unit="sentences",
-            parts=self._runs.parts,
-        )
+        see = runs.fill(self._own, "at masks")
+        self.steps = runs.steps(worker, see, {"own": self._own}, stage="own coefficients")
 
     def _targets(self, layer: int) -> pl.DataFrame:
         worker = self._worker
