@@ -23,8 +23,12 @@ class OwnPass:
     """Reads sentences with one token masked; needs the triggers of the whole text, and `sentences`."""
 
     def __init__(self, worker: Worker) -> None:
-        self._worker, wanted = worker, worker.plan.own
-        asked = pl.concat([self._targets(layer) for layer in worker.plan.layers])
+        self._worker, wanted, targets = worker, worker.plan.own, []
+        for layer in worker.plan.layers:
+            rows = layer_triggers(layer_state(worker, layer), layer, sentences_of(worker), worker.model.reading)
+            found = target_rows(rows, "token").select(pl.lit(layer).alias("layer"), *_PLACE[1:], "sentence", "position")
+            targets.append(found.cast(pl.Int64).sort("memory"))
+        asked = pl.concat(targets)
         if wanted != "all" and len(asked) > int(wanted or 0):
             drawn = np.random.default_rng((worker.plan.seed, 18)).permutation(len(asked))[: int(wanted or 0)]
             asked = asked[np.sort(drawn).tolist()]
@@ -35,12 +39,6 @@ class OwnPass:
         self._own = empty_answers(len(asked), np.float32)
         see = runs.fill(self._own, "at masks")
         self.steps = runs.steps(worker, see, {"own": self._own}, stage="own coefficients")
-
-    def _targets(self, layer: int) -> pl.DataFrame:
-        worker = self._worker
-        rows = layer_triggers(layer_state(worker, layer), layer, sentences_of(worker), worker.model.reading)
-        found = target_rows(rows, "token").select(pl.lit(layer).alias("layer"), *_PLACE[1:], "sentence", "position")
-        return found.cast(pl.Int64).sort("memory")
 
     def write(self) -> None:
         """Saves what was found in the work folder, from where the column is written."""
