@@ -254,6 +254,16 @@ def test_experts_outside_the_common_interface_are_refused_by_name(
         load_model(fill_randomly(lambda: AutoModelForCausalLM.from_config(config)), tokenizer=tokenizer)
 
 
+def test_blocks_with_several_streams_are_refused_in_words(tokenizer: Any) -> None:
+    settings = {"num_hidden_layers": 2, "moe_intermediate_size": WIDTH, "shared_expert_intermediate_size": WIDTH}
+    settings |= {"num_experts": 4, "num_experts_per_tok": 2, "hc_lowrank": 8, "layer_types": ["linear_attention"] * 2}
+    settings |= {"linear_key_head_dim": 8, "linear_value_head_dim": 8, "ple_layer_ids": [], "use_cache": False}
+    settings |= {"linear_num_key_heads": 2, "linear_num_value_heads": 2}
+    config = AutoConfig.for_model("qwen4_exp_text", **_TINY, **settings)
+    with pytest.raises(ModelUnsupported, match="its blocks pass on several streams of hidden states side by side"):
+        load_model(fill_randomly(lambda: AutoModelForCausalLM.from_config(config)), tokenizer=tokenizer)
+
+
 def list_experts(block: Any) -> None:
     block.mlp.experts = torch.nn.ModuleList(torch.nn.Linear(16, 16) for _ in range(EXPERTS))
     block.mlp.forward = lambda x, own=block.mlp.experts: sum(each(x) for each in own)

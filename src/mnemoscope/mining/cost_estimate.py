@@ -155,8 +155,9 @@ def estimate(
     seconds = {"text": reading * scale} | stage_seconds(text, Speeds(often, rarely, *of_head), model.sizes.memories)
     if model.keys_only:
         seconds = {stage: each for stage, each in seconds.items() if stage not in ("scales", *OF_VALUES)}
-    state = MiningState.outline(StateShape.of(model, keep=default_triggers(model))).tensors()
-    size = sum(tensor.nbytes for tensor in state.values())
+    shape = StateShape.of(model, keep=default_triggers(model))
+    state = MiningState(shape, devices=[torch.device("meta")] * model.sizes.layers)
+    size = sum(tensor.nbytes for tensor in state.tensors().values())
     share = text.mined_tokens / max(1, whole.mined_tokens)
     note = spread_note(round(documents * share), share, options.sample)
     return Cost(text.mined_tokens, exact, text.mined_tokens / max(seconds["mining"], 1e-9), seconds, size, note)

@@ -90,14 +90,15 @@ def extend(
     ExtendOptions.check(locals())
     atlas = atlas if isinstance(atlas, Atlas) else open_atlas(Path(atlas))
     refuse_hub(atlas.path)
-    wanted = _ordered_names(tables)
-    keys_only = atlas.manifest.keys_only
-    if keys_only and not {*OF_VALUES}.isdisjoint(tables):
-        raise ModelUnsupported(KEYS_ONLY)
-    if not atlas.reading.causal and "memorised" in tables:
-        raise ModelUnsupported(CONTINUES_NOTHING)
-    wanted = [name for name in wanted if atlas.reading.causal or name != "memorised"]
-    wanted = [name for name in wanted if not keys_only or name not in OF_VALUES]
+    check_optional(tables)
+    refused = {} if atlas.reading.causal else {"memorised": CONTINUES_NOTHING}
+    if atlas.manifest.keys_only:
+        refused |= {name: KEYS_ONLY for name in OF_VALUES}  # noqa: C420
+    for name in refused.keys() & {*tables}:
+        raise ModelUnsupported(refused[name])
+    # Without names not samples, which are as large as the triggers, nor random, for which the text is read again.
+    left_out = {"samples", "random", *refused}
+    wanted = [name for name in OPTIONAL_TABLES if (name in tables if tables else name not in left_out)]
     there = [name for name in wanted if has_table(atlas, name)]
     mined = [name for name in there if files_of(atlas, name)[0] in atlas.manifest.hashes]
     kept = mined if force else there
@@ -122,14 +123,6 @@ def extend(
                     check_unchanged(loaded)
                     cover(atlas, files_of(atlas, name))
     return ExtendedTables(tuple(made), tuple(kept))
-
-
-def _ordered_names(tables: Sequence[str]) -> list[str]:
-    """The tables named, each once, in the order in which they are made; if none is named all but `samples`, which is as
-    large as the triggers, and `random`, for which the text is read again.
-    """
-    check_optional(tables)
-    return [name for name in OPTIONAL_TABLES if (name in tables if tables else name not in ("samples", "random"))]
 
 
 def has_table(atlas: Atlas, name: str) -> bool:

@@ -22,6 +22,7 @@ from mnemoscope.foundation.cache import Cache
 from mnemoscope.foundation.memory_changes import At
 from mnemoscope.foundation.memory_names import MemoryId, Numbering
 from mnemoscope.foundation.options.chat_prompt import ChatPrompt, Prompt, check_messages
+from mnemoscope.foundation.options.model_options import display_name, full_name
 from mnemoscope.foundation.words import KEYS_ONLY
 from mnemoscope.models.anatomy.anatomy import Anatomy, Layer
 from mnemoscope.models.loaded_parts import LoadedParts
@@ -89,7 +90,8 @@ class LanguageModel(metaclass=_Reloaded):
     def __init__(self, parts: LoadedParts, anatomy: Anatomy, *, revision: str | None, content: str) -> None:
         beginning, layers = parts.begins(anatomy.rows), anatomy.layers
         self.anatomy = anatomy
-        self.source, self.opening, self.hub, self.name = parts.spec, parts.opening, parts.hub, parts.shown_name
+        self.source, self.opening, self.hub = parts.spec, parts.opening, parts.hub
+        self.name = parts.name or display_name(full_name(parts.spec))
         self.spec = parts.opening.spec_of(self.name)
         self.revision, self.content = revision, content
         self.reading = parts.reads(anatomy.rows)
@@ -99,7 +101,7 @@ class LanguageModel(metaclass=_Reloaded):
         self.gated = any(layer.ffn.has_gate for layer in layers)
         self.activation = anatomy.activation
         # A probed map has the dtype of its module's products; the streams have the head's.
-        self.keys_only = anatomy.keys_only
+        self.final_norm, self.keys_only = anatomy.final_norm is not None, anatomy.keys_only
         self.linear_head = anatomy.two_level is None and not self.keys_only
         last = anatomy.head if self.linear_head else layers[0].ffn.exits[0]
         self.dtype, self.device = computes_in(last)
@@ -107,7 +109,6 @@ class LanguageModel(metaclass=_Reloaded):
         self.lies_on = places_of(anatomy.model)
         self.has_negative = any(one.ffn.goes_negative(dtype=self.dtype, device=self.device) for one in layers)
         self.signs = (1, -1) if self.has_negative else (1,)
-        self.final_norm = anatomy.final_norm is not None
         self.probed = any(layer.ffn.is_probed for layer in layers)
         self._values = Cache(PROBED_BYTES, weigh=lambda values: values.untyped_storage().nbytes())
         self.usage: NetworkGuard | None = None
@@ -205,8 +206,7 @@ class LanguageModel(metaclass=_Reloaded):
             return mask_text(prompt, mask, self.reading, model=self.spec)
         if isinstance(prompt, str):
             return prompt
-        messages = check_messages(prompt)
-        return self.chat_reader().prompt(messages, whole=whole)
+        return self.chat_reader().prompt(check_messages(prompt), whole=whole)
 
     def chat_reader(self) -> ChatReader:
         """Reads chats by the tokenizer's template; raises ModelUnsupported without one."""

@@ -138,7 +138,7 @@ class MiningPlan:
         }
         return cls(
             model=options.name or model.name,
-            **model.opening.plan_entries(),
+            **{name: getattr(model.opening.for_display(), name) for name in ModelOptions.planned_names()},
             model_fingerprint=model.fingerprint,
             corpus=options.text_name or corpus,
             attention=model.attention,
@@ -276,6 +276,7 @@ def model_facts(model: "LanguageModel") -> dict[str, Any]:
     """The entry of a model in the manifest: origin, kind, sizes and proof."""
     routed, shared = most_experts(model.numberings.values())
     experts = [numbering.document() for numbering in model.numberings.values()]
+    rest = {str(number): name for number, name in model.anatomy.without.items()}
     return {
         "spec": model.spec,
         "hub": model.hub,
@@ -290,7 +291,7 @@ def model_facts(model: "LanguageModel") -> dict[str, Any]:
         "values": "probed" if model.probed else "read",
         "head": model.anatomy.head_kind,
         **({"experts": routed, "shared_experts": shared} if experts else {}),
-        **model.anatomy.hybrid_facts(),
+        **({"layer_blocks": list(model.anatomy.blocks), "other_blocks": rest} if rest else {}),
         "sizes": {
             **vars(model.sizes),
             "memories": list(model.sizes.memories),

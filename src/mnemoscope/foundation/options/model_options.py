@@ -216,10 +216,6 @@ class ModelOptions(DeclaredOptions):
         arguments = [repr(source), *(f"{name}={value!r}" for name, value in self.keywords().items())]
         return f"model = ms.load_model({', '.join(arguments)})"
 
-    def plan_entries(self) -> dict[str, Any]:
-        """The options that a mining plan stores, by their names there; display names in place of paths."""
-        return {name: getattr(self.for_display(), name) for name in ModelOptions.planned_names()}
-
     def or_planned(self, plan: Mapping[str, Any]) -> "ModelOptions":
         """These options, with those left out taken from a plan, or from the paths beside it."""
         names = (ModelOptions.planned_names() | {"dictionary"}) & plan.keys()

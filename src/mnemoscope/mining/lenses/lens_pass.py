@@ -41,7 +41,7 @@ from mnemoscope.mining.lenses.readouts import (
     reading_columns,
     targets_of,
 )
-from mnemoscope.mining.lenses.ridge import RidgeFit
+from mnemoscope.mining.lenses.ridge import RidgeFit, fit_ridge
 from mnemoscope.mining.lenses.tuned import STEPS, TunedFit
 from mnemoscope.mining.passes.prefix_pass import pass_stages, planned_pass, run_blocks
 from mnemoscope.mining.passes.vectors.key_triggers import KeyTriggers
@@ -260,7 +260,8 @@ class LensFit:
             fit.add(np.concatenate(batch.rows), streams, final, judged=batch.judged)
 
         train(worker, "lens ridge", take, steps=len(text.batches), state=fit.state())
-        for kind, fitted in (("ridge", fit.to_final()), (WORDS, fit.from_words())):
+        for kind, sums in (("ridge", fit.to_final), (WORDS, fit.from_words)):
+            fitted = {layer: fit_ridge(*pair) for layer, pair in sums.items()}
             facts = text.facts() | {"penalties": {str(layer): penalty for layer, (_, penalty) in fitted.items()}}
             worker.save(_work_name(kind), _write_lens({layer: lens for layer, (lens, _) in fitted.items()}, facts))
 

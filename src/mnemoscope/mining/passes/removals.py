@@ -26,7 +26,7 @@ from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import NotFinite
 from mnemoscope.foundation.reading import Reading
 from mnemoscope.mining.passes.prefix_pass import plan_rows
-from mnemoscope.mining.steps import empty_answers
+from mnemoscope.mining.steps import Answers, PlannedSteps, empty_answers
 from mnemoscope.mining.text.batches import Ints
 from mnemoscope.mining.text.trigger_table import NamedSentences, sentences_of
 from mnemoscope.models import LanguageModel
@@ -71,9 +71,21 @@ class ShortenedRuns:
         self._runs = runs.sort("layer", "length", "source", *one)
         numbered = self._runs.select(one).with_row_index("run")
         self._asked = asked.join(numbered, on=one).sort("run", "number").cast(pl.Int64)
-        self.lengths = model.reading.columns(self._runs["length"].to_numpy())
+        self._lengths = model.reading.columns(self._runs["length"].to_numpy())
         sources = self._runs["source"].to_numpy()
-        self.parts = self._runs["layer"].to_numpy() * (1 + sources.max(initial=0)) + sources
+        self._parts = self._runs["layer"].to_numpy() * (1 + sources.max(initial=0)) + sources
+
+    def steps(self, worker: Worker, see: See, answers: Answers, *, stage: str) -> PlannedSteps:
+        """The steps in which `see` finds these answers."""
+        return plan_rows(
+            worker,
+            lambda items: self.take(items, see),
+            self._lengths,
+            answers,
+            stage=stage,
+            unit="sentences",
+            parts=self._parts,
+        )
 
     def take(self, items: slice, see: See) -> None:
         rows, reading = [], self._model.reading
@@ -218,15 +230,7 @@ class RemovalPass:
         self._runs = ShortenedRuns(places, model, sentences)
         self._answers = {"removed_coefficient": empty_answers(len(self.requests), np.float32)}
         see = self._runs.fill(self._answers["removed_coefficient"], "where a token was removed")
-        self.steps = plan_rows(
-            worker,
-            lambda items: self._runs.take(items, see),
-            self._runs.lengths,
-            self._answers,
-            stage="removals",
-            unit="sentences",
-            parts=self._runs.parts,
-        )
+        self.steps = self._runs.steps(worker, see, self._answers, stage="removals")
 
     def write(self) -> Mapping[str, Any]:
         """Writes `removals`, sorted by layer, memory, rank."""

@@ -102,11 +102,6 @@ class Anatomy:
         """The number of every layer's block; differs from the layer's where some blocks have no layer."""
         return tuple(number for number in range(len(self.layers) + len(self.without)) if number not in self.without)
 
-    def hybrid_facts(self) -> dict[str, Any]:
-        """For a model with blocks without a layer: each layer's block, and the class in each other block."""
-        rest = {str(number): name for number, name in self.without.items()}
-        return {"layer_blocks": list(self.blocks), "other_blocks": rest} if rest else {}
-
     @property
     def first_block(self) -> nn.Module:
         return self.layers[0].block if self.first is None else self.first

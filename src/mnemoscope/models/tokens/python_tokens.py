@@ -21,6 +21,7 @@ from mnemoscope.models.tokens.model_tokens import byte_characters, decode_byte_l
 REMOTE_CODE = "transformers_modules"
 """The package in which transformers imports code that comes with a model or a tokenizer."""
 
+_SPACE = re.compile(rb"\s*")
 _MARKED_SHARE = 50
 """A mark counts as the vocabulary's own if at least one piece in so many has it."""
 
@@ -88,7 +89,7 @@ class PythonTokens:
         reached = 0
         for token in ids:
             piece = (raw[token].strip(b" ") or raw[token]).lower()
-            start = reached if folded.startswith(piece, reached) else _after_space(whole, reached)
+            start = reached if folded.startswith(piece, reached) else _SPACE.match(whole, reached).end()  # type: ignore[union-attr]
             if spans and spans[-1] is None:
                 start = folded.find(piece, reached)
             if piece and token != unknown and start >= 0 and folded.startswith(piece, start):
@@ -165,12 +166,6 @@ def _decoder(pieces: set[Any]) -> Callable[[str], bytes]:
     if has_marks(lambda piece: piece.startswith("##")):
         return lambda piece: (piece.removeprefix("##") if piece.startswith("##") else f" {piece}").encode()
     return str.encode
-
-
-def _after_space(text: bytes, start: int) -> int:
-    while start < len(text) and text[start : start + 1].isspace():
-        start += 1
-    return start
 
 
 def _fill_gaps(spans: list[tuple[int, int] | None], length: int) -> list[tuple[int, int]]:
