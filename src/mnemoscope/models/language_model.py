@@ -125,7 +125,7 @@ class LanguageModel(metaclass=_Reloaded):
             vocabulary=anatomy.rows,
             context=parts.context,
             parameters=count_parameters(anatomy.model),
-            ffn_parameters=sum(layer.ffn.parameters for layer in layers),
+            ffn_parameters=anatomy.ffn_parameters,
         )
         self.longest = self.sizes.context - self.reading.framing
         self.sources, self.given_source = parts.sources_of(self.reading, anatomy.rows), ""

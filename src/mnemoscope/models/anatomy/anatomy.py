@@ -131,6 +131,12 @@ class Anatomy:
             return "adaptive softmax"
         return "linear" if self.transform is None else "linearised"
 
+    @property
+    def ffn_parameters(self) -> int:
+        """The parameters of all feed-forward layers; those of calls of one block once."""
+        different = {id(next(layer.ffn.exits[0].parameters(), layer)): layer.ffn.parameters for layer in self.layers}
+        return sum(different.values())
+
     def memories_at_once(self, layer: int) -> int:
         """How many coefficients of a layer a token has: in a mixture those of its experts."""
         numbering = self.layers[layer].ffn.numbering
