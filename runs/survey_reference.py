@@ -131,18 +131,19 @@ class BlackBox:
         self.stacks = self._stacks()
         self.inside = {id(each) for holder, _ in self.stacks for each in holder.modules()}
 
-    def _stacks(self) -> list[tuple[nn.Module, nn.Parameter]]:
-        """The modules that hold and weigh routed experts, each with its stack of down-projections."""
-        widths = {experts[0][1] for experts in self.layers if experts[0][0] is not None}
+    def _stacks(self) -> list[tuple[nn.Module, Tensor]]:
+        """The modules that hold and weigh routed experts, each with its stack [expert, ...] of down-projections."""
+        routed = [experts for experts in self.layers if experts[0][0] is not None]
+        sizes = {(len(experts), experts[0][1]) for experts in routed}
         modules, found = dict(self.seen.named_modules()), []
         for path, module in modules.items():
-            for width in widths:
+            own = [*module.parameters(recurse=False)]
+            for count, width in sizes:
                 shapes = {(self.hidden, width), (width, self.hidden)}
-                stacks = [
-                    each
-                    for each in module.parameters(recurse=False)
-                    if each.dim() == 3 and tuple(each.shape[1:]) in shapes
-                ]
+                stacks = [each.detach() for each in own if each.dim() == 3 and tuple(each.shape[1:]) in shapes]
+                if not _holds_matrix(module):  # the matrices of all experts above one another
+                    flat = [each.detach() for each in own if each.shape == (count * width, self.hidden)]
+                    stacks += [each.view(count, width, self.hidden) for each in flat]
                 if stacks:  # without a gate the first is that of the keys
                     found.append((modules[path.rpartition(".")[0]], stacks[-1]))
         return found

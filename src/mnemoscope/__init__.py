@@ -126,19 +126,15 @@ def _whole() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
-def _import_bars() -> None:
-    """Without ipywidgets tqdm warns where it is first imported, on the stderr that is saved with a notebook."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import_module("tqdm.auto")
-
-
 def __getattr__(name: str) -> Any:
     for room, names in _ROOMS.items():
         if name in names:
             with _whole():
                 if "ipykernel" in sys.modules:
-                    _import_bars()
+                    # Without ipywidgets tqdm warns at its first import, on the stderr that is saved with a notebook.
+                    with warnings.catch_warnings():
+                        warnings.simplefilter("ignore")
+                        import_module("tqdm.auto")
                 return getattr(import_module(f"mnemoscope.{room}"), name)
     raise AttributeError(f"module 'mnemoscope' has no attribute {name!r}")
 

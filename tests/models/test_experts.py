@@ -52,10 +52,10 @@ def test_coefficients_and_values_are_those_of_the_loop(mixture: str, tokenizer: 
         assert torch.equal(model.values(layer), hand.values(layer))
         assert (model.up_keys(layer) is None) is not case.gated
         if numbering.routed is None:
-            assert (blocks[layer].weights, model.memories_at_once(layer)) == (None, numbering.count)
+            assert (blocks[layer].weights, model.anatomy.memories_at_once(layer)) == (None, numbering.count)
         else:
             chosen = int((weights[layer][:, :EXPERTS] != 0).sum(1).max())
-            assert model.memories_at_once(layer) == chosen * WIDTH + sum(hand.widths(layer)[EXPERTS:])
+            assert model.anatomy.memories_at_once(layer) == chosen * WIDTH + sum(hand.widths(layer)[EXPERTS:])
             torch.testing.assert_close(blocks[layer].weights[0], weights[layer].float(), atol=1e-6, rtol=1e-5)
 
 
@@ -251,6 +251,16 @@ def test_experts_outside_the_common_interface_are_refused_by_name(
 ) -> None:
     config = AutoConfig.for_model(kind, **_TINY, **settings)
     with pytest.raises(ModelUnsupported, match=f"its experts {told} cannot be read"):
+        load_model(fill_randomly(lambda: AutoModelForCausalLM.from_config(config)), tokenizer=tokenizer)
+
+
+def test_blocks_with_several_streams_are_refused_in_words(tokenizer: Any) -> None:
+    settings = {"num_hidden_layers": 2, "moe_intermediate_size": WIDTH, "shared_expert_intermediate_size": WIDTH}
+    settings |= {"num_experts": 4, "num_experts_per_tok": 2, "hc_lowrank": 8, "layer_types": ["linear_attention"] * 2}
+    settings |= {"linear_key_head_dim": 8, "linear_value_head_dim": 8, "ple_layer_ids": [], "use_cache": False}
+    settings |= {"linear_num_key_heads": 2, "linear_num_value_heads": 2}
+    config = AutoConfig.for_model("qwen4_exp_text", **_TINY, **settings)
+    with pytest.raises(ModelUnsupported, match="its blocks pass on several streams of hidden states side by side"):
         load_model(fill_randomly(lambda: AutoModelForCausalLM.from_config(config)), tokenizer=tokenizer)
 
 

@@ -189,10 +189,10 @@ class Attribution(Explanation):
         """The first edges."""
         if self.edges.is_empty():
             return []
-        shown = [
-            [*(f"{row[end]} at {row[f'{end}_position']}" for end in ("source", "target")), *edge_numbers(row)]
-            for row in self.edges.head(FIRST_EDGES).to_dicts()
-        ]
+        shown = []
+        for row in self.edges.head(FIRST_EDGES).to_dicts():
+            ends = [f"{row[end]} at {row[f'{end}_position']}" for end in ("source", "target")]
+            shown.append([*ends, f"{row['change']:+.3f}", "-" if row["share"] is None else f"{row['share']:.0%}"])
         columns = ("memory", "feeds", ">change", ">share")
         first = f"The first {len(shown)} of {self.edges.height:,} edges, by what they move of F, through all paths:"
         return [first, Table(columns, shown, (24, 24, 11, 6)), ""]
@@ -201,11 +201,6 @@ class Attribution(Explanation):
         at, effects = f"{row['position']} {show_token(row['token'])}", ("direct", "attribution", "ablation")
         at = Pale(at) if is_template(row["position"], self.own, self.position - self.shared) else at
         return [at, f"{row['coefficient']:+.2f}", *(logits(row[name]) for name in effects)]
-
-
-def edge_numbers(row: dict[str, Any]) -> list[str]:
-    """The cells of an edge's change and share."""
-    return [f"{row['change']:+.3f}", "-" if row["share"] is None else f"{row['share']:.0%}"]
 
 
 def is_template(position: int, own: int | None, last: int) -> bool:

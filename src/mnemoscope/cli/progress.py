@@ -76,19 +76,6 @@ class ProgressReport:
     left: float | None = None
 
 
-@dataclass
-class Pace:
-    """The speed of each stage since its first report, of each unit on its own."""
-
-    _began: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
-
-    def report(self, stage: str, done: float, total: float | None, note: str, now: float) -> ProgressReport:
-        since, first = self._began.setdefault((stage, unit_and_rest(note)[0]), (now, done))
-        rate = (done - first) / (now - since) if now > since and done > first else None
-        left = (total - done) / rate if rate and total is not None and done < total else None
-        return ProgressReport(stage, done, total, note, rate, left)
-
-
 def plain_line(report: ProgressReport) -> str:
     stage, done, total = report.stage, report.done, report.total
     if stage in (WORKER, NOTE):
@@ -143,7 +130,8 @@ class Lines:
     clock: Callable[[], float] = time.monotonic
     form: Callable[[ProgressReport], str] = plain_line
     _stage: str = ""
-    _pace: Pace = field(default_factory=Pace)
+    _began: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """When the stage began, and at how much, by unit."""
     _shown: float = 0.0
     _pending: ProgressReport | None = field(default=None, repr=False)
 
@@ -154,8 +142,11 @@ class Lines:
             return
         if stage != self._stage:
             self.finish()
-            self._stage, self._shown, self._pace = stage, now - self.every, Pace()
-        self._pending = self._pace.report(stage, done, total, note, now)
+            self._stage, self._shown, self._began = stage, now - self.every, {}
+        since, first = self._began.setdefault(unit_and_rest(note)[0], (now, done))
+        rate = (done - first) / (now - since) if now > since and done > first else None
+        left = (total - done) / rate if rate and total is not None and done < total else None
+        self._pending = ProgressReport(stage, done, total, note, rate, left)
         if now - self._shown >= self.every or (total is not None and done >= total):
             self.finish()
             self._shown = now

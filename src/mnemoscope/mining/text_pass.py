@@ -83,7 +83,9 @@ class TextWork:
         if self._current is None:
             lease = self._worker.next_lease(self._leases, self._leases.read(), self._is_over_for)
             if lease is None:
-                if self._is_over():
+                self.save()
+                on = published_stage(self._run.directory)
+                if on is None or on[0] != self._stage or self._leases.are_done():
                     return False
                 self._worker.wait()
                 return True
@@ -136,12 +138,6 @@ class TextWork:
         device, own = StateFacts.read(state).device, self._worker.device
         check_devices([device, own], mixed=self._worker.is_alone or self._run.mixed_devices)
         return device == own or self._worker.is_alone
-
-    def _is_over(self) -> bool:
-        """Whether nothing is left for any worker; saves first."""
-        self.save()
-        on = published_stage(self._run.directory)
-        return on is None or on[0] != self._stage or self._leases.are_done()
 
     def _is_over_for(self, worker: str) -> bool:
         """Whether a worker saves no more: its state is closed, or it is dead, and its state is closed now."""

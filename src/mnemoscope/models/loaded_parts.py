@@ -10,7 +10,7 @@ from traceback import walk_tb
 from typing import Any
 
 from mnemoscope.errors import OptionError
-from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions, display_name, full_name, is_path
+from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions, full_name, is_path
 from mnemoscope.foundation.reading import Reading
 from mnemoscope.models.anatomy.anatomy import Anatomy
 from mnemoscope.models.modules.observed import encoder_of
@@ -55,10 +55,6 @@ class LoadedParts:
     reading: Callable[[int], Reading] | None = None
     sources: Reader | None = None
     longest_source: int = 0
-
-    @property
-    def shown_name(self) -> str:
-        return self.name or display_name(full_name(self.spec))
 
     @property
     def hub(self) -> str | None:

@@ -38,17 +38,14 @@ def kinds(prefixes: pl.DataFrame, patterns: pl.DataFrame) -> pl.DataFrame:
         semantic=pl.col("kind").is_in(["semantic", "both"]).any(),
     )
     rows = prefixes.select("memory", "group").unique().join(explained, on=["memory", "group"], how="left")
-    shallow, semantic = (pl.col(name).fill_null(False) for name in ("shallow", "semantic"))
-    kind = (
-        pl.when(shallow & semantic)
-        .then(pl.lit("both"))
-        .when(shallow)
-        .then(pl.lit("shallow_only"))
-        .when(semantic)
-        .then(pl.lit("semantic_only"))
-        .otherwise(pl.lit("none"))
-    )
+    kind = kind_of(*(pl.col(name).fill_null(False) for name in ("shallow", "semantic")), alone="_only")
     return rows.select("memory", "group", kind=kind).sort("memory", "group")
+
+
+def kind_of(shallow: pl.Expr, semantic: pl.Expr, *, alone: str = "") -> pl.Expr:
+    """both, shallow, semantic or none; the middle two end in `alone`."""
+    one = pl.when(shallow).then(pl.lit(f"shallow{alone}")).when(semantic).then(pl.lit(f"semantic{alone}"))
+    return pl.when(shallow & semantic).then(pl.lit("both")).otherwise(one.otherwise(pl.lit("none")))
 
 
 def counts(prefixes: pl.DataFrame) -> pl.DataFrame:

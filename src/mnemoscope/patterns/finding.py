@@ -13,7 +13,7 @@ from mnemoscope.atlas.experts import with_experts
 from mnemoscope.atlas.read import BEST_TRIGGERS
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.foundation.progress import Progress, ignore_progress
-from mnemoscope.patterns.fields import FieldFinder, FieldPattern
+from mnemoscope.patterns.fields import FieldFinder
 from mnemoscope.patterns.memory_patterns import explained_tokens, semantic_patterns, shallow_patterns
 from mnemoscope.patterns.prefixes import COMMON, PrefixBatch, number_words, read_background, read_prefixes
 from mnemoscope.patterns.significance import Candidate, Documents, count_shared, groups_of
@@ -85,7 +85,8 @@ class PatternFinder:
                 rows.append(("shallow", text, candidate, correction))
             for pattern in semantic.get(place, []):
                 if pattern.field is not None:
-                    text, added = describe_field(pattern.field), log10(pattern.field.tests)
+                    text = f"{_FIELDS[pattern.field.window]}: {_first_words(pattern.field.words)}"
+                    added = log10(pattern.field.tests)
                 else:
                     text = describe_words([self._lexicon.words[word] for word in pattern.words])
                     added = 0.0 if pattern.candidate.key < 0 else correction  # a topic's key is negative
@@ -159,10 +160,6 @@ def describe(key: int, prefixes: PrefixBatch, *, showing: Sequence[int], lexicon
 def describe_words(words: Sequence[str]) -> str:
     """`words` are one word, or those of a topic, the most significant first."""
     return f"mentions {quote(words[0])}" if len(words) == 1 else f"about: {_first_words(words)}"
-
-
-def describe_field(field: FieldPattern) -> str:
-    return f"{_FIELDS[field.window]}: {_first_words(field.words)}"
 
 
 def leading_words(description: str) -> str:

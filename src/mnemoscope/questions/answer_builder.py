@@ -10,14 +10,9 @@ import polars as pl
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.foundation.intervals import NOTHING, AnyEstimate, Estimate, mean, order_statistic, share, widen
-from mnemoscope.questions.question import EMPTY, EVERY, LITERAL, Claim, Number, Question
+from mnemoscope.questions.question import EMPTY, EVERY, LITERAL, Claim, Number, Paper, Question
 
 MEMORIES = "over memories (Wilson)"
-VALUES_WHY = (
-    "The paper takes softmax(v E^T) of the value alone, and as target what followed the first trigger; a model with a"
-    " norm before its head reads the value through that norm, so ours folds it in, and takes"
-    " {target_taken}"
-)
 LINEARISED = Number(
     "linearised_head",
     "share",
@@ -29,15 +24,30 @@ HELD = (
     Number("asked_where_masked", "share", "memories with a target that were asked with their trigger's token masked"),
 )
 """Beside every question about values, of a model that reads sentences whole: whose values may not just copy."""
-OF_VALUES = (LINEARISED, *HELD)
-OF_VALUES_CLAIMS = tuple(
-    Claim(f"{one.label} (not asked by the paper)", "-", one.name, "share", counted=True, optional=True)
-    for one in OF_VALUES
-)
-NO_TARGET = "no memory of this atlas has a target; mine more text"
 
 ByLayer = Mapping[int | None, Estimate]
 """One estimate per layer; the key None holds the one over all layers."""
+
+
+def question_of_values(name: str, *, paper: Paper, numbers: tuple[Number, ...], **declared: Any) -> Question:
+    """A question about values, with the numbers and claims that stand beside each of them."""
+    beside = (LINEARISED, *HELD)
+    claims = (
+        Claim(f"{one.label} (not asked by the paper)", "-", one.name, "share", counted=True, optional=True)
+        for one in beside
+    )
+    return Question(
+        name,
+        paper=replace(paper, claims=(*paper.claims, *claims)),
+        numbers=(*numbers, *beside),
+        nothing="no memory of this atlas has a target; mine more text",
+        interval=MEMORIES,
+        projections=("values",),
+        why="The paper takes softmax(v E^T) of the value alone, and as target what followed the first trigger; a model"
+        " with a norm before its head reads the value through that norm, so ours folds it in, and takes {target_taken}",
+        held=True,
+        **declared,
+    )
 
 
 class AnswerBuilder:
@@ -87,15 +97,17 @@ class AnswerBuilder:
             if layer is not None or total:
                 self.add(layer, name, estimate)
 
-    def add_linearised(self, atlas: Atlas) -> None:
-        questions = atlas.manifest.questions
-        if questions is not None and questions.linearised_agrees is not None:
-            self.add(None, LINEARISED.name, share(questions.linearised_agrees, questions.prefixes))
-
     def frame(self) -> pl.DataFrame:
         """Columns: `schema.ANSWER_COLUMNS`, then the own ones. Layers in insertion order, then totals."""
         rows = sorted(self._rows, key=lambda row: row[0] is None)
         return pl.DataFrame(rows, schema=dict(EMPTY.schema) | self._keys, orient="row")
+
+    def frame_of_values(self, atlas: Atlas) -> pl.DataFrame:
+        """The frame of a question about values."""
+        questions = atlas.manifest.questions
+        if questions is not None and questions.linearised_agrees is not None:
+            self.add(None, LINEARISED.name, share(questions.linearised_agrees, questions.prefixes))
+        return self.frame()
 
 
 def _finite(value: float | None) -> float | None:

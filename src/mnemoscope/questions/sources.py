@@ -17,7 +17,7 @@ from mnemoscope.atlas.tables import rebuild_command
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished
 from mnemoscope.foundation.intervals import DRAWS, NOTHING, Estimate, Resamples, ends, share, widen
 from mnemoscope.questions.answer_builder import HELD, AnswerBuilder, least_layer
-from mnemoscope.questions.question import LITERAL, Number
+from mnemoscope.questions.question import LITERAL, Number, Question
 
 DOCUMENTS = f"over documents (bootstrap, {DRAWS} draws, seed {{seed}})"
 STREAMS_WHY = (
@@ -29,6 +29,18 @@ NUMBER_OF_DOCUMENTS = Number("documents", "count", "documents that the {cases} a
 
 _DISABLING_OPTION = {"removals": "removals", "prefixes": "prefixes", "predictions": "prefixes"}
 """Tables that a plan may disable, and the plan's option for it."""
+
+
+def question_of_predictions(name: str, *, numbers: tuple[Number, ...], **declared: Any) -> Question:
+    """A question about predictions at held-out prefixes, whose documents are resampled and counted."""
+    return Question(
+        name,
+        numbers=(*numbers, NUMBER_OF_DOCUMENTS),
+        nothing=NO_PREFIX,
+        interval=DOCUMENTS,
+        may_lack=("predictions",),
+        **declared,
+    )
 
 
 def require_table(atlas: Atlas, name: str, *, layer: int | None = None) -> pl.DataFrame:

@@ -3,8 +3,7 @@
 The index (`search/index.sqlite` in the atlas, with SQLite's FTS5) is built on first use.
 """
 
-from mnemoscope.search.index import Index, SearchResult, build_index, open_index
+from mnemoscope.search.index import Index, build_index, open_index
 from mnemoscope.search.matches import Hit
-from mnemoscope.search.tokens import Firing, Promotion, VocabularyToken
 
-__all__ = ["Firing", "Hit", "Index", "Promotion", "SearchResult", "VocabularyToken", "build_index", "open_index"]
+__all__ = ["Hit", "Index", "build_index", "open_index"]

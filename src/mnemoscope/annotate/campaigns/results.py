@@ -234,13 +234,4 @@ def _share_of_keys(rows: pl.DataFrame, hits: pl.Expr, cases: pl.Expr = _ALL) -> 
 
 def _class_of(name: str) -> pl.Expr:
     shallow, semantic = (pl.col("kind").is_in([kind, "both"]).any() for kind in ("shallow", "semantic"))
-    return (
-        pl.when(shallow & semantic)
-        .then(pl.lit("both"))
-        .when(shallow)
-        .then(pl.lit("shallow"))
-        .when(semantic)
-        .then(pl.lit("semantic"))
-        .otherwise(pl.lit("none"))
-        .alias(name)
-    )
+    return coverage.kind_of(shallow, semantic).alias(name)

@@ -2,10 +2,10 @@
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from threading import Event
-from typing import TYPE_CHECKING
 
 import typer
 
@@ -15,9 +15,6 @@ from mnemoscope.foundation.options.declared import like, option
 from mnemoscope.foundation.options.mining_options import AtlasArgument, LoadOptions
 from mnemoscope.foundation.options.model_options import ModelOptions
 from mnemoscope.foundation.progress import ENDING
-
-if TYPE_CHECKING:
-    from mnemoscope.runs.workers.worker import Stage
 
 
 @contextmanager
@@ -43,16 +40,6 @@ class WorkerOptions(AtlasArgument):
     opening: ModelOptions
 
 
-def _stages(options: WorkerOptions) -> "Sequence[Stage]":
-    if options.without_model:
-        from mnemoscope.runs.seal import PATTERN_STAGES
-
-        return PATTERN_STAGES
-    from mnemoscope.mining.stages import STAGES
-
-    return STAGES
-
-
 def worker(options: WorkerOptions, *, json: bool) -> None:
     """Work on a prepared run, beside other workers.
 
@@ -73,9 +60,13 @@ def worker(options: WorkerOptions, *, json: bool) -> None:
     def stop() -> bool:
         return requested.is_set() or (parent is not None and os.getppid() != parent)
 
+    if options.without_model:
+        from mnemoscope.runs.seal import PATTERN_STAGES as stages
+    else:
+        from mnemoscope.mining.stages import STAGES as stages  # type: ignore[assignment]
     name = options.name or new_name(worker_name_from_environment(os.environ) or "worker")
     with _stopping_on_signals(requested):
-        finished = work(atlas, name, _stages(options), opening=options.opening, stop=stop, **options.taken_by(work))
+        finished = work(atlas, name, stages, opening=options.opening, stop=stop, **options.taken_by(work))
     if json:
         emit({"atlas": str(atlas), "worker": name, "finished": finished})
     elif not stop():
@@ -98,7 +89,7 @@ def status(options: AtlasArgument, *, json: bool) -> None:
 
     run = run_status(atlas)
     if json:
-        emit(run.document())
+        emit(asdict(run))
         return
     share = f", {run.done:,} of {run.batches:,} batches of the text" if run.batches else ""
     print(f"{atlas}: {run.state}{share}")

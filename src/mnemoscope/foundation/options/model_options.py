@@ -23,6 +23,7 @@ _LONE_NAME = "ckpt.pt"
 BUILTIN = ("pydocs",)
 TRAINED = "model"
 """The model's folder in the folder that `train` writes."""
+SIDES = ("decoder", "encoder")
 _GIVE = {
     "adapter": "the folder of a saved adapter, or its hub id",
     "tokenizer": "the folder of a saved tokenizer, or its hub id",
@@ -170,6 +171,12 @@ class ModelOptions(DeclaredOptions):
         "The token before every sentence, if not the model's own; none: nothing.",
         metavar="none|TOKEN",
     )
+    side: str | None = option(
+        None,
+        "The half of an encoder-decoder that is read; of an encoder the keys alone.",
+        choices=SIDES,
+        instead="decoder",
+    )
     dequantize: bool = option(False, "Widen quantised weights at load.")
     revision: str | None = option(None, "The hub model's revision.", metavar="NAME")
     dictionary: Path | str | None = option(
@@ -191,8 +198,9 @@ class ModelOptions(DeclaredOptions):
         super().__post_init__()
 
     def spec_of(self, source: str) -> str:
-        """The model's name with its adapter: `gpt2+my-adapter`."""
-        return source if self.adapter is None else f"{source}+{self.for_display().adapter}"
+        """The model's name with its adapter, and its half: `gpt2+my-adapter`, `t5-small (encoder)`."""
+        source = source if self.adapter is None else f"{source}+{self.for_display().adapter}"
+        return f"{source} (encoder)" if self.side == "encoder" else source
 
     def for_display(self) -> "ModelOptions":
         named = {name: str(value) for name in NAMED if (value := getattr(self, name)) is not None}
@@ -207,10 +215,6 @@ class ModelOptions(DeclaredOptions):
         """The line of a Python script that opens the model `source` with these options, as `model`."""
         arguments = [repr(source), *(f"{name}={value!r}" for name, value in self.keywords().items())]
         return f"model = ms.load_model({', '.join(arguments)})"
-
-    def plan_entries(self) -> dict[str, Any]:
-        """The options that a mining plan stores, by their names there; display names in place of paths."""
-        return {name: getattr(self.for_display(), name) for name in ModelOptions.planned_names()}
 
     def or_planned(self, plan: Mapping[str, Any]) -> "ModelOptions":
         """These options, with those left out taken from a plan, or from the paths beside it."""

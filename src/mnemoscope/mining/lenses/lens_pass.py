@@ -25,13 +25,14 @@ from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.derived_manifest import write_beside
 from mnemoscope.atlas.folder import LENSES as FOLDER
 from mnemoscope.atlas.schema import LENS_TABLES
-from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, ModelDiffers
+from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, ModelDiffers, ModelUnsupported
 from mnemoscope.foundation.budget import BUDGET
 from mnemoscope.foundation.files import refuse_hub, write_bytes
 from mnemoscope.foundation.options.mining_options import LENS_KINDS as LENSES
 from mnemoscope.foundation.options.mining_options import LensOptions
 from mnemoscope.foundation.options.model_options import ModelOptions
 from mnemoscope.foundation.progress import Checkpoints, Progress, report_to
+from mnemoscope.foundation.words import KEYS_ONLY
 from mnemoscope.mining.extending import beside, cover, files_of, load_mined
 from mnemoscope.mining.lenses.readouts import (
     PLAIN,
@@ -40,7 +41,7 @@ from mnemoscope.mining.lenses.readouts import (
     reading_columns,
     targets_of,
 )
-from mnemoscope.mining.lenses.ridge import RidgeFit
+from mnemoscope.mining.lenses.ridge import RidgeFit, fit_ridge
 from mnemoscope.mining.lenses.tuned import STEPS, TunedFit
 from mnemoscope.mining.passes.prefix_pass import pass_stages, planned_pass, run_blocks
 from mnemoscope.mining.passes.vectors.key_triggers import KeyTriggers
@@ -162,6 +163,7 @@ def fit_lenses(
     adapter: str | None = None,
     tokenizer: str | None = None,
     beginning: str | None = None,
+    side: str | None = None,
     dequantize: bool = False,
     revision: str | None = None,
     dict: str | os.PathLike[str] | None = None,
@@ -186,6 +188,7 @@ def fit_lenses(
         adapter: A PEFT adapter (LoRA and others) to put on the model: its folder or hub id.
         tokenizer: The tokenizer, if the model has none or needs another; ids: texts are token ids.
         beginning: The token before every sentence, if not the model's own; none: nothing.
+        side: The half of an encoder-decoder that is read; of an encoder the keys alone: decoder (None) or encoder.
         dequantize: Widen quantised weights at load.
         revision: The hub model's revision: a branch, tag or commit.
         dict: A fairseq model's dict.txt, if it is elsewhere.
@@ -199,6 +202,8 @@ def fit_lenses(
     LensOptions.check(locals())
     opened = atlas if isinstance(atlas, Atlas) else open_atlas(Path(atlas))
     refuse_hub(opened.path)
+    if opened.manifest.keys_only:
+        raise ModelUnsupported(KEYS_ONLY)
     if opened.manifest.part is None and opened.table("prefixes").is_empty():
         raise AtlasUnfinished(f"{opened.path} has no validation prefixes, on which a lens is judged; mine more text")
     there = [kind for kind in _FILES if not (force and kind in kinds)]
@@ -255,7 +260,8 @@ class LensFit:
             fit.add(np.concatenate(batch.rows), streams, final, judged=batch.judged)
 
         train(worker, "lens ridge", take, steps=len(text.batches), state=fit.state())
-        for kind, fitted in (("ridge", fit.to_final()), (WORDS, fit.from_words())):
+        for kind, sums in (("ridge", fit.to_final), (WORDS, fit.from_words)):
+            fitted = {layer: fit_ridge(*pair) for layer, pair in sums.items()}
             facts = text.facts() | {"penalties": {str(layer): penalty for layer, (_, penalty) in fitted.items()}}
             worker.save(_work_name(kind), _write_lens({layer: lens for layer, (lens, _) in fitted.items()}, facts))
 

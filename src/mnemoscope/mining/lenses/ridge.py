@@ -58,14 +58,6 @@ class Moments:
         self.of_final += final.double().sum(0).cpu()
         self.products += _product(stream.float(), final)
 
-    def with_another_final(self) -> "Moments":
-        """Sums for another t that share the sums of h."""
-        final, products = torch.zeros_like(self.of_final), torch.zeros_like(self.products)
-        return replace(self, of_final=final, products=products)
-
-    def state(self) -> dict[str, Tensor]:
-        return dict(vars(self))
-
     def covariances(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Means of h and t `[hidden]`, covariance of h, and of h with t `[hidden, hidden]`."""
         count = self.count.clamp_min(1)
@@ -92,8 +84,14 @@ class RidgeFit:
         empty = Moments.empty(model.sizes.hidden)
         # Each twice: of what is fitted, and of what chooses the penalty.
         self._put_in = (empty, empty.copy())
-        self._to_final = {layer: (empty.copy(), empty.copy()) for layer in layers}
-        self._from_words = {layer: tuple(one.with_another_final() for one in self._put_in) for layer in layers}
+        self.to_final = {layer: (empty.copy(), empty.copy()) for layer in layers}
+        # The sums of the words are those of all layers.
+        self.from_words = {
+            layer: tuple(
+                replace(one, of_final=one.of_final.clone(), products=one.products.clone()) for one in self._put_in
+            )
+            for layer in layers
+        }
 
     def add(self, tokens: Ints, streams: Mapping[int, Tensor], final: Tensor, *, judged: bool) -> None:
         """Adds positions: their tokens, the streams `[position, hidden]` of every layer, and the final ones."""
@@ -102,31 +100,25 @@ class RidgeFit:
             words = self._words[torch.from_numpy(once).to(self._words.device)]
             self._put_in[judged].add_stream(words, torch.from_numpy(np.bincount(of)).to(words.device))
         for layer, stream in streams.items():
-            self._to_final[layer][judged].add(stream, final.to(stream.device))
+            self.to_final[layer][judged].add(stream, final.to(stream.device))
             if words is not None:  # all positions of a token begin from the same embedding, so that their sum will do
                 sums = torch.zeros(len(once), stream.shape[1], device=stream.device)
                 sums.index_add_(0, torch.from_numpy(of).to(stream.device), stream.float())
-                self._from_words[layer][judged].add_final(words.to(stream.device), sums)
+                self.from_words[layer][judged].add_final(words.to(stream.device), sums)
 
     def state(self) -> dict[str, Tensor]:
-        pairs = {"words": self._put_in, **{f"final {layer}": pair for layer, pair in self._to_final.items()}}
+        pairs = {"words": self._put_in, **{f"final {layer}": pair for layer, pair in self.to_final.items()}}
         sums = {
             f"{name} {judged} {key}": tensor
             for name, pair in pairs.items()
             for judged, moments in enumerate(pair)
-            for key, tensor in moments.state().items()
+            for key, tensor in vars(moments).items()
         }
-        for layer, pair in self._from_words.items():
+        for layer, pair in self.from_words.items():
             for judged, one in enumerate(pair):
                 sums |= {f"words {layer} {judged} of_final": one.of_final}
                 sums |= {f"words {layer} {judged} products": one.products}
         return sums
-
-    def to_final(self) -> "dict[int, Fitted]":
-        return {layer: fit_ridge(*pair) for layer, pair in self._to_final.items()}
-
-    def from_words(self) -> "dict[int, Fitted]":
-        return {layer: fit_ridge(*pair) for layer, pair in self._from_words.items()}
 
 
 Fitted = tuple[Translator, float | None]

@@ -8,7 +8,6 @@ import numpy as np
 import polars as pl
 from safetensors.numpy import save
 
-from mnemoscope.mining.passes.prefix_pass import plan_rows
 from mnemoscope.mining.passes.removals import ShortenedRuns, mask_gap
 from mnemoscope.mining.passes.vectors.values import target_rows
 from mnemoscope.mining.steps import empty_answers, read_saved
@@ -24,32 +23,22 @@ class OwnPass:
     """Reads sentences with one token masked; needs the triggers of the whole text, and `sentences`."""
 
     def __init__(self, worker: Worker) -> None:
-        self._worker, wanted = worker, worker.plan.own
-        asked = pl.concat([self._targets(layer) for layer in worker.plan.layers])
+        self._worker, wanted, targets = worker, worker.plan.own, []
+        for layer in worker.plan.layers:
+            rows = layer_triggers(layer_state(worker, layer), layer, sentences_of(worker), worker.model.reading)
+            found = target_rows(rows, "token").select(pl.lit(layer).alias("layer"), *_PLACE[1:], "sentence", "position")
+            targets.append(found.cast(pl.Int64).sort("memory"))
+        asked = pl.concat(targets)
         if wanted != "all" and len(asked) > int(wanted or 0):
             drawn = np.random.default_rng((worker.plan.seed, 18)).permutation(len(asked))[: int(wanted or 0)]
             asked = asked[np.sort(drawn).tolist()]
         self._asked = asked
         end, gap = pl.col("position") + 1, mask_gap(pl.col("position"))
         requests = asked.select("layer", "memory", "sentence", gap=gap, position=end)
-        self._runs = ShortenedRuns(requests, worker.model, sentences_of(worker))
+        runs = ShortenedRuns(requests, worker.model, sentences_of(worker))
         self._own = empty_answers(len(asked), np.float32)
-        see = self._runs.fill(self._own, "at masks")
-        self.steps = plan_rows(
-            worker,
-            lambda items: self._runs.take(items, see),
-            self._runs.lengths,
-            {"own": self._own},
-            stage="own coefficients",
-            unit="sentences",
-            parts=self._runs.parts,
-        )
-
-    def _targets(self, layer: int) -> pl.DataFrame:
-        worker = self._worker
-        rows = layer_triggers(layer_state(worker, layer), layer, sentences_of(worker), worker.model.reading)
-        found = target_rows(rows, "token").select(pl.lit(layer).alias("layer"), *_PLACE[1:], "sentence", "position")
-        return found.cast(pl.Int64).sort("memory")
+        see = runs.fill(self._own, "at masks")
+        self.steps = runs.steps(worker, see, {"own": self._own}, stage="own coefficients")
 
     def write(self) -> None:
         """Saves what was found in the work folder, from where the column is written."""

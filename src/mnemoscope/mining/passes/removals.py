@@ -26,7 +26,7 @@ from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import NotFinite
 from mnemoscope.foundation.reading import Reading
 from mnemoscope.mining.passes.prefix_pass import plan_rows
-from mnemoscope.mining.steps import empty_answers
+from mnemoscope.mining.steps import Answers, PlannedSteps, empty_answers
 from mnemoscope.mining.text.batches import Ints
 from mnemoscope.mining.text.trigger_table import NamedSentences, sentences_of
 from mnemoscope.models import LanguageModel
@@ -71,9 +71,21 @@ class ShortenedRuns:
         self._runs = runs.sort("layer", "length", "source", *one)
         numbered = self._runs.select(one).with_row_index("run")
         self._asked = asked.join(numbered, on=one).sort("run", "number").cast(pl.Int64)
-        self.lengths = model.reading.columns(self._runs["length"].to_numpy())
+        self._lengths = model.reading.columns(self._runs["length"].to_numpy())
         sources = self._runs["source"].to_numpy()
-        self.parts = self._runs["layer"].to_numpy() * (1 + sources.max(initial=0)) + sources
+        self._parts = self._runs["layer"].to_numpy() * (1 + sources.max(initial=0)) + sources
+
+    def steps(self, worker: Worker, see: See, answers: Answers, *, stage: str) -> PlannedSteps:
+        """The steps in which `see` finds these answers."""
+        return plan_rows(
+            worker,
+            lambda items: self.take(items, see),
+            self._lengths,
+            answers,
+            stage=stage,
+            unit="sentences",
+            parts=self._parts,
+        )
 
     def take(self, items: slice, see: See) -> None:
         rows, reading = [], self._model.reading
@@ -153,13 +165,15 @@ def choose_triggers(
     return triggers.filter(pl.col("tokens") > shortest), left_out
 
 
-def places_dropped(triggers: pl.DataFrame, drawn: Sequence[int], *, causal: bool) -> dict[str, tuple[pl.Expr, pl.Expr]]:
+def places_dropped(
+    triggers: pl.DataFrame, drawn: Sequence[int], reading: Reading
+) -> dict[str, tuple[pl.Expr, pl.Expr]]:
     """By kind of removal the position of the token that is removed, and the `gap` that it leaves; `drawn` are those of
     the random ones, among the tokens that may be dropped.
     """
     position, tokens = pl.col("position"), pl.col("tokens")
     chance = pl.lit(pl.Series(drawn, dtype=pl.Int64))
-    if causal:  # dropping the last token leaves the beginning of the sentence as it stands
+    if reading.causal:  # dropping the last token leaves the beginning of the sentence as it stands
         dropped = {"first": pl.lit(0), "last": position, "random": chance}
         return {name: (at, pl.when(at < position).then(at).otherwise(WHOLE)) for name, at in dropped.items()}
     others = {
@@ -167,7 +181,8 @@ def places_dropped(triggers: pl.DataFrame, drawn: Sequence[int], *, causal: bool
         "last": tokens - 1 - (position == tokens - 1).cast(pl.Int64),
         "random": chance + (chance >= position).cast(pl.Int64),
     }
-    return {"own": (position, mask_gap(position)), **{name: (at, at) for name, at in others.items()}}
+    masked = {} if reading.mask is None else {"own": (position, mask_gap(position))}
+    return masked | {name: (at, at) for name, at in others.items()}
 
 
 def source_places(
@@ -200,7 +215,7 @@ class RemovalPass:
         others = pl.col("tokens") - (not reading.causal)  # the own one is masked, not dropped
         fired = triggers.select("layer", "memory", "sentence", "position", others).iter_rows()
         drawn = [random_position(plan.seed, *place) for place in fired]
-        kinds = places_dropped(triggers, drawn, causal=reading.causal)
+        kinds = places_dropped(triggers, drawn, reading)
         asked = [
             triggers.with_columns(removed=pl.lit(name), removed_position=at.cast(pl.Int64), gap=gap.cast(pl.Int64))
             for name, (at, gap) in (kinds | source_places(triggers, sentences, reading, plan.seed)).items()
@@ -215,15 +230,7 @@ class RemovalPass:
         self._runs = ShortenedRuns(places, model, sentences)
         self._answers = {"removed_coefficient": empty_answers(len(self.requests), np.float32)}
         see = self._runs.fill(self._answers["removed_coefficient"], "where a token was removed")
-        self.steps = plan_rows(
-            worker,
-            lambda items: self._runs.take(items, see),
-            self._runs.lengths,
-            self._answers,
-            stage="removals",
-            unit="sentences",
-            parts=self._runs.parts,
-        )
+        self.steps = self._runs.steps(worker, see, self._answers, stage="removals")
 
     def write(self) -> Mapping[str, Any]:
         """Writes `removals`, sorted by layer, memory, rank."""

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from mnemoscope.errors import NotFinite
-from mnemoscope.mining.passes.prefix_pass import plan_rows
 from mnemoscope.mining.passes.removals import WHOLE, ShortenedRuns
 from mnemoscope.mining.steps import empty_answers
 from mnemoscope.mining.text.batches import Ints
@@ -43,22 +42,10 @@ class TokenActivationPass:
         self._ends = np.cumsum(lengths)
         begin, length = self._ends - lengths, pl.Series("position", lengths)
         requests = self.asked.select("layer", "memory", "sentence", length, gap=WHOLE, begin=pl.Series(begin))
-        self._runs = ShortenedRuns(requests, worker.model, sentences)
+        runs = ShortenedRuns(requests, worker.model, sentences)
         self._answers = {"coefficients": empty_answers(int(lengths.sum()), np.float32)}
         """Of every request one after the other, at every token of its sentence."""
-        self.steps = plan_rows(
-            worker,
-            self.take,
-            self._runs.lengths,
-            self._answers,
-            stage="token activations",
-            unit="sentences",
-            parts=self._runs.parts,
-        )
-
-    def take(self, items: slice) -> None:
-        """Runs these sentences."""
-        self._runs.take(items, self._answer)
+        self.steps = runs.steps(worker, self._answer, self._answers, stage="token activations")
 
     def _answer(self, layer: int, asked: dict[str, Ints], coefficients: Tensor) -> None:
         row, memory = (torch.from_numpy(asked[name]).to(coefficients.device) for name in ("run", "memory"))

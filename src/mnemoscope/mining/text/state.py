@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -116,11 +116,6 @@ class MiningState:
                 self.triggers[layer] = Triggers(count, shape.keep, shape.signs, weighted=weighted, device=on)
             if not shape.alone and experts is not None:
                 self.routing[layer] = Routing(layer, experts, device=on)
-
-    @classmethod
-    def outline(cls, shape: StateShape) -> Self:
-        """A state of meta tensors: names, shapes and dtypes without numbers."""
-        return cls(shape, devices=[torch.device("meta")] * (1 + max(shape.memories, default=-1)))
 
     def collectors(self) -> dict[str, Collector]:
         """All collectors, by kind and layer."""

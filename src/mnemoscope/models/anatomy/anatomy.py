@@ -102,11 +102,6 @@ class Anatomy:
         """The number of every layer's block; differs from the layer's where some blocks have no layer."""
         return tuple(number for number in range(len(self.layers) + len(self.without)) if number not in self.without)
 
-    def hybrid_facts(self) -> dict[str, Any]:
-        """For a model with blocks without a layer: each layer's block, and the class in each other block."""
-        rest = {str(number): name for number, name in self.without.items()}
-        return {"layer_blocks": list(self.blocks), "other_blocks": rest} if rest else {}
-
     @property
     def first_block(self) -> nn.Module:
         return self.layers[0].block if self.first is None else self.first
@@ -116,15 +111,33 @@ class Anatomy:
         return self.layers[-1].block if self.last is None else self.last
 
     @property
+    def keys_only(self) -> bool:
+        """An encoder alone, whose last stream stands in the place of scores."""
+        return isinstance(self.head, nn.Identity)
+
+    @property
     def rows(self) -> int:
+        if self.keys_only:
+            return rows_of(self.model.get_input_embeddings())  # type: ignore[operator]
         return rows_of(self.head) if self.two_level is None else self.two_level.rows
 
     @property
     def head_kind(self) -> str:
-        """`linear`, `linearised` (values pass the linear part of a transform before the matrix), `adaptive softmax`."""
+        """`linear`, `linearised` (values pass the linear part of a transform before the matrix), `adaptive softmax`,
+        `none` (keys alone)."""
+        if self.keys_only:
+            return "none"
         if self.two_level is not None:
             return "adaptive softmax"
         return "linear" if self.transform is None else "linearised"
+
+    def memories_at_once(self, layer: int) -> int:
+        """How many coefficients of a layer a token has: in a mixture those of its experts."""
+        numbering = self.layers[layer].ffn.numbering
+        if numbering.routed is None:
+            return numbering.count
+        experts = min(numbering.routed, experts_chosen(self.model.config))
+        return experts * numbering.widths[0] + sum(numbering.widths[numbering.routed :])
 
     def project_stream(self, stream: Tensor) -> Tensor:
         """Stream vectors [..., hidden] behind the final norm and the projection, [..., hidden']."""

@@ -126,6 +126,8 @@ def find_mixture(seen: Observation, outer: ModuleCall, block: nn.Module, place: 
         raise Unclear("its experts do not run as a module of their own")
     if entry is None:
         return _layer_of_branches(outer, inside, block, of[place], experts)
+    if entry.given.shape[-1] != outer.given.shape[-1]:
+        raise Unclear("its blocks pass on several streams of hidden states side by side")
     leaving = of[place]
     if leaving.given.shape[-1] != entry.given.shape[-1]:
         # They work in a narrower stream, between two maps, the second of which gives the layer's output.

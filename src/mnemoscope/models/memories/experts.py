@@ -110,7 +110,8 @@ class MixtureFeedForward:
     def _of_each(self, inputs: Tensor, weights: Tensor | None, make: Callable[[list[Tensor]], Tensor]) -> Tensor:
         """`make` of every routed expert's maps, weighted, and the coefficients of the shared ones."""
         assert weights is not None
-        parts, entering = [], self.routed.into_module(self._before(0, inputs))
+        parts, narrow, entering = [], self.routed.narrow, self._before(0, inputs)
+        entering = entering if narrow is None else narrow.into(entering)
         for expert in self._experts():
             weight = weights[..., expert, None].to(inputs.dtype)
             made = make(self.routed.maps(entering * weight if self.routed.weighs_input else entering, expert))

@@ -225,9 +225,6 @@ class RoutedExperts:
         matrix = self.second_map(expert)[0]
         return matrix.T if self.narrow is None else matrix.T.float() @ self.narrow.out.weight().float().T
 
-    def into_module(self, inputs: Tensor) -> Tensor:
-        return inputs if self.narrow is None else self.narrow.into(inputs)
-
     def out_of_module(self, written: Tensor) -> Tensor:
         """The values' sum [..., hidden of the module] in the layer's stream, float32; no bias."""
         return written if self.narrow is None else written @ self.narrow.out.weight().float().T

@@ -23,6 +23,7 @@ REMOTE_CODE = "transformers_modules"
 
 _PLACES = ("name_or_path", "auto_map", "is_local", "local_files_only")
 """Settings that say where a tokenizer lies."""
+_SPACE = re.compile(rb"\s*")
 _MARKED_SHARE = 50
 """A mark counts as the vocabulary's own if at least one piece in so many has it."""
 
@@ -90,7 +91,7 @@ class PythonTokens:
         reached = 0
         for token in ids:
             piece = (raw[token].strip(b" ") or raw[token]).lower()
-            start = reached if folded.startswith(piece, reached) else _after_space(whole, reached)
+            start = reached if folded.startswith(piece, reached) else _SPACE.match(whole, reached).end()  # type: ignore[union-attr]
             if spans and spans[-1] is None:
                 start = folded.find(piece, reached)
             if piece and token != unknown and start >= 0 and folded.startswith(piece, start):
@@ -167,12 +168,6 @@ def _decoder(pieces: set[Any]) -> Callable[[str], bytes]:
     if has_marks(lambda piece: piece.startswith("##")):
         return lambda piece: (piece.removeprefix("##") if piece.startswith("##") else f" {piece}").encode()
     return str.encode
-
-
-def _after_space(text: bytes, start: int) -> int:
-    while start < len(text) and text[start : start + 1].isspace():
-        start += 1
-    return start
 
 
 def _fill_gaps(spans: list[tuple[int, int] | None], length: int) -> list[tuple[int, int]]:

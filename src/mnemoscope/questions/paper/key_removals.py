@@ -110,6 +110,7 @@ QUESTION = Question(
     interval=f"over memories (bootstrap, {DRAWS} draws, seed {{seed}})",
     needs_patterns=True,
     may_lack=("removals",),
+    keys=True,
 )
 
 FEWEST = 10

@@ -16,15 +16,13 @@ from mnemoscope.atlas.features import STRONG, strongly_active
 from mnemoscope.foundation.intervals import NOTHING, Estimate, mean_share
 from mnemoscope.patterns import coverage
 from mnemoscope.questions.answer_builder import AnswerBuilder, ByLayer, least_layer
-from mnemoscope.questions.question import Answer, Claim, Finding, Number, Outcome, Paper, Question
+from mnemoscope.questions.question import Answer, Claim, Finding, Number, Outcome, Paper
 from mnemoscope.questions.sources import (
-    DOCUMENTS,
-    NO_PREFIX,
-    NUMBER_OF_DOCUMENTS,
     Predictions,
     by_layer,
     may_be_least,
     model_layers,
+    question_of_predictions,
     read_layers,
     require_table,
 )
@@ -65,7 +63,7 @@ def _dips(answers: Mapping[str, Answer], prefix: str) -> Outcome:
     return ours, between, "undecided" if any(near) else "no"
 
 
-QUESTION = Question(
+QUESTION = question_of_predictions(
     "layer_activity",
     title="how many memories fire",
     paper=Paper(
@@ -130,15 +128,12 @@ QUESTION = Question(
         Number("least_depth", "number", "that layer, as a part of the depth"),
         Number("correlation_semantic", "number", "correlation with semantic patterns over layers"),
         Number("correlation_shallow", "number", "correlation with shallow patterns over layers"),
-        NUMBER_OF_DOCUMENTS,
     ),
     main="active",
     headline=("active", "strong", "strong_negative", "effective", "effective_share", "dominated"),
     layer_page=("active", "strong", "strong_negative", "effective"),
-    nothing=NO_PREFIX,
-    interval=DOCUMENTS,
-    may_lack=("predictions",),
     needs_patterns=True,
+    keys=True,
 )
 
 

@@ -9,11 +9,11 @@ import polars as pl
 from mnemoscope.atlas import Atlas
 from mnemoscope.patterns.word_lists import is_stop_word
 from mnemoscope.questions.answer_builder import AnswerBuilder, least_layer
-from mnemoscope.questions.question import Claim, Number, Paper, Question
-from mnemoscope.questions.sources import DOCUMENTS, NO_PREFIX, NUMBER_OF_DOCUMENTS, Predictions, contrast
+from mnemoscope.questions.question import Claim, Number, Paper
+from mnemoscope.questions.sources import Predictions, contrast, question_of_predictions
 from mnemoscope.questions.verdicts import above, each_layer_between
 
-QUESTION = Question(
+QUESTION = question_of_predictions(
     "layer_composition",
     title="whether a layer's top token is that of one of its memories",
     paper=Paper(
@@ -61,7 +61,6 @@ QUESTION = Question(
         Number("all_short", "share", "{prefix} under 5 tokens, over all {cases}"),
         Number("agreeing_stop_word_above_all", "share", "target is a stop word, where a memory agrees minus over all"),
         Number("agreeing_short_above_all", "share", "{prefix} under 5 tokens, where a memory agrees minus over all"),
-        NUMBER_OF_DOCUMENTS,
     ),
     main="zero_agreement",
     headline=(
@@ -73,9 +72,6 @@ QUESTION = Question(
         "agreeing_short",
     ),
     layer_page=("literal_zero_agreement", "zero_agreement"),
-    nothing=NO_PREFIX,
-    interval=DOCUMENTS,
-    may_lack=("predictions",),
     projections=("votes", "streams"),
     literal=(
         *("zero_agreement", "agreeing_stop_word", "agreeing_short", "zero_agreement_least_layer"),

@@ -9,15 +9,8 @@ import polars as pl
 from mnemoscope.atlas import Atlas
 from mnemoscope.foundation.formatting import format_interval, format_value
 from mnemoscope.questions.answer_builder import AnswerBuilder, share_above
-from mnemoscope.questions.question import Answer, Claim, Finding, Number, Outcome, Paper, Question
-from mnemoscope.questions.sources import (
-    DOCUMENTS,
-    NO_PREFIX,
-    NUMBER_OF_DOCUMENTS,
-    STREAMS_WHY,
-    Predictions,
-    contrast,
-)
+from mnemoscope.questions.question import Answer, Claim, Finding, Number, Outcome, Paper
+from mnemoscope.questions.sources import STREAMS_WHY, Predictions, contrast, question_of_predictions
 from mnemoscope.questions.verdicts import NOTHING_FOUND, above, every, is_above, is_between
 
 LEVELS = (0.25, 0.5, 0.75)
@@ -37,7 +30,7 @@ def _rises(answers: Mapping[str, Answer], prefix: str) -> Outcome:
     return ours, interval, every([is_above(whole, 0), is_between(steps, least=0.75)])
 
 
-QUESTION = Question(
+QUESTION = question_of_predictions(
     "refinement_confidence",
     title="how sure the stream is of it",
     paper=Paper(
@@ -71,7 +64,6 @@ QUESTION = Question(
         Number("rising_steps", "share", "layers where that probability rises"),
         Number("rise_where_decided", "share", "rise to the next layer, where both already predict the final token"),
         Number("literal_probability_bare", "share", "literal: probability of top(o E^T), the paper's final token"),
-        NUMBER_OF_DOCUMENTS,
     ),
     main="probability",
     headline=(
@@ -84,9 +76,6 @@ QUESTION = Question(
         "probability_q75",
     ),
     layer_page=("literal_probability", "probability"),
-    nothing=NO_PREFIX,
-    interval=DOCUMENTS,
-    may_lack=("predictions",),
     projections=("streams",),
     literal=(
         *("probability", "probability_matching", *(f"probability_q{round(100 * level)}" for level in LEVELS)),

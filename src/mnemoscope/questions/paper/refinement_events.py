@@ -13,16 +13,8 @@ from mnemoscope.annotate.judgements.reading import judged_apart, majority_calls,
 from mnemoscope.atlas import Atlas
 from mnemoscope.foundation.intervals import NOTHING
 from mnemoscope.questions.answer_builder import AnswerBuilder
-from mnemoscope.questions.question import Claim, Number, Paper, Question
-from mnemoscope.questions.sources import (
-    DOCUMENTS,
-    NO_PREFIX,
-    NUMBER_OF_DOCUMENTS,
-    STREAMS_WHY,
-    Predictions,
-    model_layers,
-    plan_seed,
-)
+from mnemoscope.questions.question import Claim, Number, Paper
+from mnemoscope.questions.sources import STREAMS_WHY, Predictions, model_layers, plan_seed, question_of_predictions
 from mnemoscope.questions.verdicts import above, at_least
 
 CASES = 100
@@ -57,7 +49,7 @@ def cases(atlas: Atlas) -> pl.DataFrame:
     return pl.DataFrame(columns | {"prefix_text": pl.Series(texts, dtype=pl.String)})
 
 
-QUESTION = Question(
+QUESTION = question_of_predictions(
     "refinement_events",
     title="how a layer changes the prediction",
     paper=Paper(
@@ -108,14 +100,10 @@ QUESTION = Question(
         Number("composition_demoted", "share", "residual's token in the layer's lower half"),
         Number("composition_distant", "share"),
         Number("models_composition_distant", "share", "composition distant (models)"),
-        NUMBER_OF_DOCUMENTS,
     ),
     main="changed",
     headline=("residual", "agreement", "composition", "ffn", "changed", "composition_of_changed"),
     layer_page=("changed", "composition_of_changed"),
-    nothing=NO_PREFIX,
-    interval=DOCUMENTS,
-    may_lack=("predictions",),
     projections=("streams",),
     judgements=judgements,
     cases=cases,

@@ -8,16 +8,8 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.read import ELEVENTH, TENTH, first_layer_from
 from mnemoscope.foundation.intervals import NOTHING
 from mnemoscope.questions.answer_builder import AnswerBuilder
-from mnemoscope.questions.question import Answer, Claim, Finding, Number, Outcome, Paper, Question
-from mnemoscope.questions.sources import (
-    DOCUMENTS,
-    NO_PREFIX,
-    NUMBER_OF_DOCUMENTS,
-    STREAMS_WHY,
-    Predictions,
-    contrast,
-    model_layers,
-)
+from mnemoscope.questions.question import Answer, Claim, Finding, Number, Outcome, Paper
+from mnemoscope.questions.sources import STREAMS_WHY, Predictions, contrast, model_layers, question_of_predictions
 from mnemoscope.questions.verdicts import NOTHING_FOUND, between, is_above
 
 
@@ -38,7 +30,7 @@ def _grows_above(answers: Mapping[str, Answer], prefix: str) -> Outcome:
     return ours, interval and f"difference {interval}", is_above(more, 0)
 
 
-QUESTION = Question(
+QUESTION = question_of_predictions(
     "refinement_match",
     title="when the prediction is there",
     paper=Paper(
@@ -73,14 +65,10 @@ QUESTION = Question(
             "growth of matches a layer, from the first upper layer on minus up to it",
         ),
         Number("literal_match_bare", "share", "literal: match with top(o E^T), the paper's final token"),
-        NUMBER_OF_DOCUMENTS,
     ),
     main="match",
     headline=("literal_match", "literal_match_bare", "match"),
     layer_page=("literal_match", "match"),
-    nothing=NO_PREFIX,
-    interval=DOCUMENTS,
-    may_lack=("predictions",),
     projections=("streams",),
     literal=("match", "match_lower_third", "match_last", "match_growth_upper_minus_lower"),
     why=STREAMS_WHY,

@@ -9,19 +9,12 @@ from numpy.typing import NDArray
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.foundation.intervals import NOTHING, Estimate, exact_share, mean, share
-from mnemoscope.questions.answer_builder import (
-    MEMORIES,
-    NO_TARGET,
-    OF_VALUES,
-    OF_VALUES_CLAIMS,
-    VALUES_WHY,
-    AnswerBuilder,
-)
-from mnemoscope.questions.question import EVERY, Claim, Number, Paper, Question
+from mnemoscope.questions.answer_builder import AnswerBuilder, question_of_values
+from mnemoscope.questions.question import EVERY, Claim, Number, Paper
 from mnemoscope.questions.sources import counts_spoken_of, tokens_spoken_of, values, values_asked
 from mnemoscope.questions.verdicts import above, at_most
 
-QUESTION = Question(
+QUESTION = question_of_values(
     "value_agreement",
     title="whether values predict {what_is_there}",
     paper=Paper(
@@ -56,7 +49,6 @@ QUESTION = Question(
                 "share",
                 optional=True,
             ),
-            *OF_VALUES_CLAIMS,
         ),
     ),
     numbers=(
@@ -80,7 +72,6 @@ QUESTION = Question(
         Number(
             "agreement_lower_above_third", "share", "agreement in the lower layers, minus a third of the best layer's"
         ),
-        *OF_VALUES,
     ),
     main="agreement",
     headline=(
@@ -93,15 +84,10 @@ QUESTION = Question(
         "log_probability_gain",
     ),
     layer_page=("literal_agreement", "agreement", "shuffled_targets"),
-    nothing=NO_TARGET,
-    interval=MEMORIES,
-    projections=("values",),
     literal=(
         *("agreement", "shuffled_targets", "without_target", "agreement_above_baseline", "agreement_lower"),
         *("agreement_upper", "agreement_best_layer", "agreement_best_above_baseline", "agreement_lower_above_third"),
     ),
-    why=VALUES_WHY,
-    held=True,
 )
 
 
@@ -113,8 +99,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     builder = AnswerBuilder(QUESTION, {"best_layer": pl.Int16})
     for adding, read in values_asked(atlas, builder, rows):
         _add(adding, atlas, read, frequent)
-    builder.add_linearised(atlas)
-    return builder.frame()
+    return builder.frame_of_values(atlas)
 
 
 def _add(builder: AnswerBuilder, atlas: Atlas, rows: pl.DataFrame, frequent: int) -> None:

@@ -11,26 +11,8 @@ import polars as pl
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.foundation.intervals import Estimate, mean, mean_share, share
-from mnemoscope.questions.answer_builder import (
-    MEMORIES,
-    NO_TARGET,
-    OF_VALUES,
-    OF_VALUES_CLAIMS,
-    VALUES_WHY,
-    AnswerBuilder,
-)
-from mnemoscope.questions.question import (
-    LITERAL,
-    Answer,
-    Claim,
-    Finding,
-    Number,
-    Outcome,
-    Paper,
-    Question,
-    Row,
-    Verdict,
-)
+from mnemoscope.questions.answer_builder import AnswerBuilder, question_of_values
+from mnemoscope.questions.question import LITERAL, Answer, Claim, Finding, Number, Outcome, Paper, Row, Verdict
 from mnemoscope.questions.sources import by_layer, tokens_spoken_of, values, values_asked
 from mnemoscope.questions.verdicts import NOTHING_FOUND, difference, is_above
 
@@ -63,7 +45,7 @@ def _grows(answers: Mapping[str, Answer], prefix: str) -> Outcome:
     return f"{first.text} to {last.text}: {more.text} more", more.interval, is_above(more, 0)
 
 
-QUESTION = Question(
+QUESTION = question_of_values(
     "value_confidence",
     title="whether confident values are right",
     paper=Paper(
@@ -85,7 +67,6 @@ QUESTION = Question(
                 "top100_with_trigger",
                 "share",
             ),
-            *OF_VALUES_CLAIMS,
         ),
     ),
     finding=Finding(
@@ -114,7 +95,6 @@ QUESTION = Question(
         Number("working_top100_trigger_share", "share", "of these 100, share of triggers they are right after, mean"),
         Number("working_top100_agreement", "share", "of these 100, agreement"),
         Number("all_value_norm", "number", "norm of all values, mean"),
-        *OF_VALUES,
     ),
     main="max_probability",
     headline=(
@@ -122,15 +102,10 @@ QUESTION = Question(
         *("max_probability", "max_probability_best", "every_max_probability", "value_norm"),
     ),
     layer_page=("working_probability", "working_confident", "max_probability"),
-    nothing=NO_TARGET,
-    interval=MEMORIES,
-    projections=("values",),
     literal=(
         *("max_probability", "max_probability_best", *(one.name for one in DECILES)),
         *("top100_upper_layers", "top100_with_trigger", "top100_trigger_share", "top100_agreement"),
     ),
-    why=VALUES_WHY,
-    held=True,
 )
 
 
@@ -151,8 +126,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
         if adding.prefix != LITERAL:
             _add_at_work(adding, atlas, read)
     builder.add(None, "all_value_norm", mean(rows["value_norm"]))
-    builder.add_linearised(atlas)
-    return builder.frame()
+    return builder.frame_of_values(atlas)
 
 
 def _add_at_work(builder: AnswerBuilder, atlas: Atlas, rows: pl.DataFrame) -> None:

@@ -9,15 +9,8 @@ from numpy.typing import ArrayLike
 from mnemoscope.atlas import Atlas
 from mnemoscope.foundation.formatting import format_interval, format_value
 from mnemoscope.foundation.intervals import NOTHING, Estimate, order_statistic, share, wilson
-from mnemoscope.questions.answer_builder import (
-    MEMORIES,
-    NO_TARGET,
-    OF_VALUES,
-    OF_VALUES_CLAIMS,
-    VALUES_WHY,
-    AnswerBuilder,
-)
-from mnemoscope.questions.question import Answer, Finding, Number, Outcome, Paper, Question
+from mnemoscope.questions.answer_builder import AnswerBuilder, question_of_values
+from mnemoscope.questions.question import Answer, Finding, Number, Outcome, Paper
 from mnemoscope.questions.sources import by_layer, values, values_asked
 from mnemoscope.questions.verdicts import NOTHING_FOUND, is_above
 
@@ -35,14 +28,13 @@ def _higher(answers: Mapping[str, Answer], prefix: str) -> Outcome:
     return ours, format_interval(row.low, row.high, "share"), is_above(row, 0.5)
 
 
-QUESTION = Question(
+QUESTION = question_of_values(
     "value_rank",
     title="how high values rank it",
     paper=Paper(
         figure="Figure 5",
         section="4",
         question="How high does a value rank the token {that_follows} the memory's best trigger?",
-        claims=OF_VALUES_CLAIMS,
     ),
     finding=Finding(
         "values rank the target higher in the upper layers",
@@ -59,17 +51,11 @@ QUESTION = Question(
             "share",
             "pairs of an upper and a lower memory in which the upper one ranks its target higher",
         ),
-        *OF_VALUES,
     ),
     main="q50",
     headline=("literal_q50", "q05", "q25", "q50", "every_q50", "q75", "q95", "within_10", "within_100"),
     layer_page=("literal_q50", "q50", "within_100"),
-    nothing=NO_TARGET,
-    interval=MEMORIES,
-    projections=("values",),
     literal=(*QUANTILES, *(f"within_{bound}" for bound in WITHIN), "upper_ranks_higher"),
-    why=VALUES_WHY,
-    held=True,
 )
 
 
@@ -79,8 +65,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     rows = values(atlas)
     for adding, read in values_asked(atlas, builder, rows):
         _add(adding, atlas, read.filter(pl.col("target_rank").is_not_null()))
-    builder.add_linearised(atlas)
-    return builder.frame()
+    return builder.frame_of_values(atlas)
 
 
 def _add(builder: AnswerBuilder, atlas: Atlas, rows: pl.DataFrame) -> None:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +42,6 @@ class RunStatus:
     leases_lost: int
     tokens_per_second: float
     seconds_left: float | None
-
-    def document(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def run_status(directory: Path) -> RunStatus:

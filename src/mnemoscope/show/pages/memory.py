@@ -68,7 +68,7 @@ def memory_page(edition: Edition, name: MemoryName, address: MemoryAddress = PLA
         has = f"{len(numbers)}, counted from 0" if numbers else "none"
         raise OptionError(f"pattern {pattern} is not one of {wanted}, which has {has}")
     triggers, value, importance = triggers_view(document), document.row("value"), document.row("importance")
-    assert value is not None
+    says = None if value is None else value["top_tokens"][0]
     activity, best = document.activity, document.best
     known = edition.in_and_out(wanted.layer).filter(pl.col("memory") == edition.atlas.number(wanted))
     known = known.drop("memory").drop_nulls("cosine")
@@ -80,11 +80,11 @@ def memory_page(edition: Edition, name: MemoryName, address: MemoryAddress = PLA
         "triggers": triggers,
         "random": (drawn := random_view(edition.atlas, wanted)),
         "labels": {"positive": edition.label(wanted), "negative": edition.label(wanted, -1)},
-        "value": _value(document, value),
+        "value": value and _value(document, value),
         "readings": _readings(document, "readings", tokens="top_tokens", rank="target_rank"),
         "key_readings": _readings(document, "key_readings", tokens="key_top_tokens", rank="trigger_rank"),
-        "follows": _follows(edition, value, triggers),
-        "follows_negative": _count_followed(triggers, -1, value["bottom_tokens"][0]),
+        "follows": value and _follows(edition, value, triggers),
+        "follows_negative": value and _count_followed(triggers, -1, value["bottom_tokens"][0]),
         "activity": {name: activity[name] for name in ACTIVITY},
         "importance": importance and {name: importance[name] for name in IMPORTANCE},
         "input_output": (in_and_out := next(iter(known.to_dicts()), None)),
@@ -101,7 +101,7 @@ def memory_page(edition: Edition, name: MemoryName, address: MemoryAddress = PLA
         carry = carried.query()
         rows = {"values": value, "activity": document.row("activity"), "importance": importance, "roles": in_and_out}
         return {
-            "positive": group_triggers(triggers, 1, says=value["top_tokens"][0], reading=edition.atlas.reading),
+            "positive": group_triggers(triggers, 1, says=says, reading=edition.atlas.reading),
             "negative": group_triggers(triggers, -1, says=None, reading=edition.atlas.reading),
             "drawn": drawn
             and [
@@ -226,6 +226,8 @@ def bars(activity: Data) -> list[Data]:
 
 def _by_value(edition: Edition, wanted: MemoryId) -> list[Data]:
     atlas = edition.atlas
+    if atlas.manifest.keys_only:
+        return []
     rows = atlas.rows_where("neighbours", wanted.layer, column="memory", ids=[atlas.number(wanted)])
     try:
         return [
@@ -249,10 +251,11 @@ def _by_triggers(edition: Edition, wanted: MemoryId, triggers: Sequence[Data]) -
 
 
 def memory_token(edition: Edition, memory: MemoryId) -> Data:
-    """`top` is its value's first token, given only if it `promotes` it."""
+    """`top` is its value's first token, given only if it `promotes` it; None of an encoder alone."""
+    tops = edition.tokens_of(memory)["top_tokens"]
     return {
         "memory": str(memory),
-        "top": edition.atlas.vocabulary.token(edition.tokens_of(memory)["top_tokens"][0]),
+        "top": tops and edition.atlas.vocabulary.token(tops[0]),
         "promotes": bool(edition.promoted_tokens(memory)),
         "label": edition.label(memory),
     }
