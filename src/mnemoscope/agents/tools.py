@@ -37,7 +37,9 @@ Size = Annotated[int, Field(ge=LEAST, le=MOST)]
 Examples = Annotated[list[Text], Field(min_length=3, max_length=50)]
 By = Literal["text", "promotes", "demotes", "fires"]
 Sign = Literal[1, -1]
-Source = Annotated[Text | None, Field(description="What an encoder-decoder reads: a prompt is its text so far")]
+Source = Annotated[
+    Text | None, Field(description="What an encoder-decoder reads before it writes what the prompt begins")
+]
 Named = str | int | None
 
 

@@ -128,7 +128,7 @@ class LanguageModel(metaclass=_Reloaded):
             ffn_parameters=anatomy.ffn_parameters,
         )
         self.longest = self.sizes.context - self.reading.framing
-        self.sources, self.given_source = parts.sources_of(self.reading, anatomy.rows), ""
+        self.sources, self.given_source = parts.sources_of(self.reading), ""
         self.boundaries, self.eager, self.unread = parts.boundaries, True, parts.unread
         if not self.reading.causal or self.sources is not None:  # rows of one length only: nothing is padded
             self.boundaries = tuple(range(1, self.sizes.context))
