@@ -26,7 +26,7 @@ from mnemoscope.atlas.manifest import read_sealed
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.tables import Tables
 from mnemoscope.atlas.vocabulary import Vocabulary
-from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, MemoryIdError, OptionError
+from mnemoscope.errors import AtlasDamaged, MemoryIdError, OptionError
 from mnemoscope.foundation.formatting import Table, page_html
 from mnemoscope.foundation.memory_names import HISTOGRAM_EDGES, MemoryId
 from mnemoscope.foundation.near_duplicates import fold_triggers
@@ -409,14 +409,6 @@ class MemoryRows:
             rows = self._rows("roles").with_columns(pl.lit("plain").alias("lens"))
             rows = rows.select(TABLES["key_readings"].columns_beside(rows.columns).names)
         return self._with_texts(rows, "key_top")
-
-    def through_lenses(self) -> dict[str, pl.DataFrame]:
-        """`readings` and `key_readings`, as far as they exist."""
-        frames = {}
-        for name, read in (("readings", self.readings), ("key_readings", self.key_readings)):
-            with suppress(AtlasUnfinished):
-                frames[name] = read()
-        return frames
 
     def top_tokens(self) -> dict[int, int]:
         """The id of each value's first token, clear or not, by the memory's number."""

@@ -89,16 +89,12 @@ def join_words(parts: Sequence[str]) -> str:
     return f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
-def format_layers(layers: Sequence[int], *, bare: bool = False) -> str:
-    """`layer 3`, `layers 3-7`, `layers 3, 5`; without the word if `bare`. The layers are sorted, at least one."""
-    return _format_numbers(layers, "" if bare else "layer")
-
-
-def _format_numbers(numbers: Sequence[int], noun: str) -> str:
-    word = "" if not noun else f"{noun} " if len(numbers) == 1 else f"{noun}s "
-    if len(numbers) > 1 and list(numbers) == list(range(numbers[0], numbers[-1] + 1)):
-        return f"{word}{numbers[0]}-{numbers[-1]}"
-    return word + ", ".join(map(str, numbers))
+def format_layers(layers: Sequence[int], noun: str = "layer") -> str:
+    """`layer 3`, `layers 3-7`, `layers 3, 5`. The layers are sorted, at least one."""
+    word = noun if len(layers) == 1 else f"{noun}s"
+    if len(layers) > 1 and list(layers) == list(range(layers[0], layers[-1] + 1)):
+        return f"{word} {layers[0]}-{layers[-1]}"
+    return f"{word} {', '.join(map(str, layers))}"
 
 
 def format_blocks(layers: Sequence[int], others: Mapping[str, str]) -> str:
@@ -106,9 +102,9 @@ def format_blocks(layers: Sequence[int], others: Mapping[str, str]) -> str:
     kinds: dict[str, list[int]] = {}
     for number, kind in others.items():
         kinds.setdefault(kind, []).append(int(number))
-    rest = (f"{kind} in {_format_numbers(sorted(numbers), 'block')}" for kind, numbers in kinds.items())
+    rest = (f"{kind} in {format_layers(sorted(numbers), 'block')}" for kind, numbers in kinds.items())
     subject = f"{format_layers(range(len(layers)))} {'is that' if len(layers) == 1 else 'are those'}"
-    return f"{subject} of {_format_numbers(layers, 'block')}; without one: {', '.join(rest)}"
+    return f"{subject} of {format_layers(layers, 'block')}; without one: {', '.join(rest)}"
 
 
 def pluralise(count: int, noun: str, plural: str | None = None) -> str:

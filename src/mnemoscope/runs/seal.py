@@ -109,7 +109,7 @@ def find_layer_patterns(worker: Worker, layer: int) -> None:
     worker.made.append(write_layer_patterns(finder.atlas, layer, finder))
 
 
-PATTERN_STAGES = (
+PATTERN_STAGES: tuple[Stage, ...] = (
     Stage("pattern words", "run", number_words, needs_model=False),
     Stage("patterns", "layer", find_layer_patterns, needs_model=False),
 )

@@ -14,7 +14,7 @@ from mnemoscope.atlas.memory_document import documents_of
 from mnemoscope.foundation.files import json_bytes
 from mnemoscope.foundation.formatting import json_line
 from mnemoscope.foundation.memory_names import NamedMemories
-from mnemoscope.foundation.options.export_options import ExportOptions
+from mnemoscope.foundation.options.mining_options import ExportOptions
 from mnemoscope.foundation.progress import Progress, report_to
 from mnemoscope.sharing.neuronpedia import batches
 from mnemoscope.show.export.folder import Contents, MadeFolder

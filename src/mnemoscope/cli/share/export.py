@@ -2,7 +2,7 @@
 
 from mnemoscope.cli.progress import reporting
 from mnemoscope.cli.runner import emit
-from mnemoscope.foundation.options.export_options import ExportOptions
+from mnemoscope.foundation.options.mining_options import ExportOptions
 
 
 def export(options: ExportOptions, *, json: bool) -> None:

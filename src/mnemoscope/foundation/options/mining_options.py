@@ -1,4 +1,4 @@
-"""The options of mining, and the syntax of some of them (layers, part, removals). Knows neither model nor text."""
+"""The options of mining and of some verbs on an atlas, and the syntax of some of them. Knows neither model nor text."""
 
 import os
 import re
@@ -245,6 +245,15 @@ class LensOptions(AtlasArgument):
     opening: ModelOptions = AS_USUAL
     checkpoint_every: float = like(MiningOptions, "checkpoint_every")
     force: bool = option(False, "Fit lenses again that the atlas has.")
+
+
+class ExportOptions(AtlasArgument):
+    to: str = option(
+        help="The form: jsonl (a line a memory, the document of show --json) or neuronpedia (SAEDashboard's batches).",
+        choices=("jsonl", "neuronpedia"),
+    )
+    out: Path = option(help="The folder to write.", metavar="FOLDER")
+    memories: str | None = option(None, "The memories.", metavar="L3,L5.M0-19|@FILE", instead="all")
 
 
 def is_chat(text_field: str) -> bool:

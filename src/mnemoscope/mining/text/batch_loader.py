@@ -109,10 +109,9 @@ def sentence_rows(copy: TokenizedCorpus, ids: Ints) -> Iterator[dict[str, Any]]:
         for start in range(0, len(named), _CHUNK):
             numbers = named[start : start + _CHUNK] - sentences
             sources = text.sources(numbers)
-            beside = {} if sources is None else {"source": [text.source_text(i) for i in numbers.tolist()]}
+            texts_beside = [] if sources is None else [text.source_text(i) for i in numbers.tolist()]
             yield {
-                **beside,
-                **({} if sources is None else {"source_tokens": sources}),
+                **({} if sources is None else {"source": texts_beside, "source_tokens": sources}),
                 "sentence": numbers + sentences,
                 "document": text.documents(numbers) + documents,
                 "text": [text.text(i) for i in numbers.tolist()],

@@ -89,7 +89,7 @@ def watch_calls(
     """
     outside = set()
     if takes_source(network):
-        outside = {*encoder_of(network).modules()} - {*network.get_decoder().modules()}  # type: ignore[operator]
+        outside = {*network.get_encoder().modules()} - {*network.get_decoder().modules()}  # type: ignore[operator]
 
     def watch(path: str, module: nn.Module) -> None:
         taken: list[Tensor] = []
@@ -156,15 +156,11 @@ def split_source(ids: Tensor) -> tuple[Tensor, Tensor | None]:
     return (ids[:, : int(at[0, 0])], ids[:, int(at[0, 0]) + 1 :]) if len(at) else (ids, None)
 
 
-def encoder_of(network: Any) -> Any:
-    return network.get_encoder()
-
-
-def encode(network: nn.Module, sources: Tensor) -> Any:
+def encode(network: Any, sources: Tensor) -> Any:
     """What the encoder makes of sources `[row, token]`, of equal ones once; what reads it may have gradients."""
     with torch.inference_mode(False), torch.no_grad(), suppress_warnings(), run_uncompiled():
         different, row = torch.unique(sources.clone(), dim=0, return_inverse=True)
-        made = encoder_of(network)(input_ids=different)
+        made = network.get_encoder()(input_ids=different)
         made.last_hidden_state = made.last_hidden_state[row]
         return made
 

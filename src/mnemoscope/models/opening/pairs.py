@@ -10,7 +10,7 @@ import torch
 from mnemoscope.errors import ModelUnsupported
 from mnemoscope.foundation.reading import Reading
 from mnemoscope.models.loaded_parts import first_line
-from mnemoscope.models.modules.observed import encoder_of, takes
+from mnemoscope.models.modules.observed import takes
 from mnemoscope.models.modules.offloading import device_of_module
 from mnemoscope.models.modules.quiet import suppress_output, suppress_warnings
 from mnemoscope.models.tokens.model_tokens import frame_of
@@ -23,7 +23,7 @@ _SWITCH = "_switch_to_target_mode"
 
 def pair_reading(model: Any, tokenizer: Any) -> Reading:
     """Tokenises a target as labels, and asks the model's own code what its decoder then reads."""
-    if not takes(encoder_of(model), "input_ids"):
+    if not takes(model.get_encoder(), "input_ids"):
         raise ModelUnsupported(f"the encoder of {type(model).__name__} reads no text; its source cannot be given")
     own, labels = _OWN, _OWN
     if callable(tokenizer):

@@ -4,7 +4,7 @@ import re
 import threading
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from fastapi import Depends, Path, Query
 from starlette.exceptions import HTTPException
@@ -14,13 +14,11 @@ from starlette.responses import RedirectResponse, Response
 from mnemoscope.atlas import Atlas
 from mnemoscope.errors import StoreFailed
 from mnemoscope.foundation.memory_names import MemoryId
+from mnemoscope.search import Index
 from mnemoscope.show.pages.page import Page
 from mnemoscope.show.pages.search import LAST, search_page, token_page, tokens_page
 from mnemoscope.web.page_routes import OneSite, both, new_router
 from mnemoscope.web.site import Site
-
-if TYPE_CHECKING:
-    from mnemoscope.search import Index
 
 TIMEOUT_SECONDS = 1.5
 """How long a page waits for the index before it answers 503."""
@@ -60,7 +58,7 @@ class BackgroundIndex:
                 threading.Thread(target=self._open, args=(self._now,), name="search index", daemon=True).start()
             return self._now
 
-    def index(self) -> "Index":
+    def index(self) -> Index:
         """The open index."""
         opening = self.begin()
         try:
@@ -84,7 +82,7 @@ class BackgroundIndex:
             opening.future.set_exception(problem)
 
 
-def _close(future: "Future[Index]") -> None:
+def _close(future: Future[Index]) -> None:
     if future.exception() is None:
         future.result().close()
 
@@ -100,7 +98,7 @@ class _Opening:
     atlas: Atlas
     index_source: str
     unwanted: threading.Event = field(default_factory=threading.Event)
-    future: "Future[Index]" = field(default_factory=Future)
+    future: Future[Index] = field(default_factory=Future)
     done: str = ""
 
     def has_failed(self) -> bool:
