@@ -13,7 +13,6 @@ from mnemoscope.errors import OptionError
 from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions, full_name, is_path
 from mnemoscope.foundation.reading import Reading
 from mnemoscope.models.anatomy.anatomy import Anatomy
-from mnemoscope.models.modules.observed import encoder_of
 from mnemoscope.models.tokens.id_tokens import IdTokens
 from mnemoscope.models.tokens.model_tokens import Beginning, Reader, chosen_beginning
 from mnemoscope.models.tokens.sources import Sources
@@ -76,7 +75,7 @@ class LoadedParts:
         """What reads sources, if the model reads some."""
         if self.sources is None or reading.source is None:
             return None
-        rows = len(encoder_of(self.network).get_input_embeddings().weight)
+        rows = len(self.network.get_encoder().get_input_embeddings().weight)
         return Sources(self.sources, reading.source, self.longest_source, rows)
 
     def reader(self, beginning: Beginning) -> Reader:

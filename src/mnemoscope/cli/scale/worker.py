@@ -63,7 +63,7 @@ def worker(options: WorkerOptions, *, json: bool) -> None:
     if options.without_model:
         from mnemoscope.runs.seal import PATTERN_STAGES as stages
     else:
-        from mnemoscope.mining.stages import STAGES as stages  # type: ignore[assignment]
+        from mnemoscope.mining.stages import STAGES as stages
     name = options.name or new_name(worker_name_from_environment(os.environ) or "worker")
     with _stopping_on_signals(requested):
         finished = work(atlas, name, stages, opening=options.opening, stop=stop, **options.taken_by(work))

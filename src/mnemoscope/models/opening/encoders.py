@@ -13,7 +13,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_L
 from mnemoscope.errors import ModelUnsupported, OptionError
 from mnemoscope.foundation.options.model_options import SIDES
 from mnemoscope.models.anatomy.anatomy import is_masked
-from mnemoscope.models.modules.observed import encoder_of, takes, takes_source
+from mnemoscope.models.modules.observed import takes, takes_source
 
 DECODER, ENCODER = SIDES
 
@@ -47,7 +47,7 @@ def encoder_alone(model: Any, side: str | None, missing: Iterable[str] = ()) -> 
     paired = takes_source(model) or model.config.model_type in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
     if not masked and not (paired and side == ENCODER):
         return None
-    encoder = model.base_model if masked else encoder_of(model)
+    encoder = model.base_model if masked else model.get_encoder()
     every = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers(remove_duplicate=False))
     own = {id(tensor) for tensor in (*encoder.parameters(), *encoder.buffers())}
     lacking = [name for name in names if name not in every or id(every[name]) in own]
