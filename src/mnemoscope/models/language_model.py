@@ -26,20 +26,20 @@ from mnemoscope.foundation.options.model_options import display_name, full_name
 from mnemoscope.models.anatomy.anatomy import Anatomy, Layer, experts_chosen
 from mnemoscope.models.loaded_parts import LoadedParts
 from mnemoscope.models.memories.groups import Group, join
-from mnemoscope.models.model_facts import Proof, Sizes
+from mnemoscope.models.model_facts import Proof, Sizes, count_parameters
 from mnemoscope.models.modules.fingerprint import fingerprint, reading_fingerprint
 from mnemoscope.models.modules.linear_maps import computes_in, matrix_of, rows_of
 from mnemoscope.models.modules.observed import encode_behind, run
 from mnemoscope.models.modules.offloading import device_of_module, places_of
-from mnemoscope.models.modules.parameter_count import count_parameters
 from mnemoscope.models.modules.projections import Fold, Head, LinearHead, Projection, fold_of, scale_of
 from mnemoscope.models.modules.taps import Reached, Taps, reach
 from mnemoscope.models.object_state import NetworkGuard, held, hold_model
 from mnemoscope.models.text_arrays import TextArrays
 from mnemoscope.models.tokens.chat_reader import ChatReader, chat_template
+from mnemoscope.models.tokens.id_tokens import IdTokens
 from mnemoscope.models.tokens.model_tokens import Reader
 from mnemoscope.models.tokens.prompt_reader import mask_text, read_answer, read_prompt
-from mnemoscope.models.tokens.sources import given_source
+from mnemoscope.models.tokens.sources import Sources, given_source
 
 Texts = Prompt | Iterable[Prompt]
 Memories = str | MemoryId | int | Iterable[str | MemoryId | int] | None
@@ -112,8 +112,9 @@ class LanguageModel(metaclass=_Reloaded):
         _ = self.probed and self.values(0)  # fails before the first forward
         self._running, self.lock = local(), _LOCKS.setdefault(anatomy.model, RLock())
         self.cache = Cache()
-        self.reader, self.padding = parts.reader(beginning), parts.padding(anatomy.rows)
-        self.beginning = beginning
+        of_ids = isinstance(parts.tokens, IdTokens)
+        self.reader: Reader = IdTokens(beginning=beginning.token) if of_ids else parts.tokens
+        self.beginning, self.padding = beginning, parts.padding(anatomy.rows)
         self.ends = parts.ends(anatomy.rows).union(parts.beginning(anatomy.rows).tokens)
         self.sizes = Sizes(
             layers=len(layers),
@@ -125,7 +126,9 @@ class LanguageModel(metaclass=_Reloaded):
             ffn_parameters=sum(layer.ffn.parameters for layer in layers),
         )
         self.longest = self.sizes.context - self.reading.framing
-        self.sources = parts.sources_of(self.reading, anatomy.rows)
+        self.sources = None
+        if parts.sources is not None and self.reading.source is not None:
+            self.sources = Sources(parts.sources, self.reading.source, parts.longest_source, anatomy.rows)
         self.boundaries, self.eager, self.unread = parts.boundaries, True, parts.unread
         if not self.reading.causal or self.sources is not None:  # rows of one length only: nothing is padded
             self.boundaries = tuple(range(1, self.sizes.context))

@@ -13,9 +13,7 @@ from mnemoscope.errors import OptionError
 from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions, full_name, is_path
 from mnemoscope.foundation.reading import Reading
 from mnemoscope.models.anatomy.anatomy import Anatomy
-from mnemoscope.models.tokens.id_tokens import IdTokens
 from mnemoscope.models.tokens.model_tokens import Beginning, Reader, chosen_beginning
-from mnemoscope.models.tokens.sources import Sources
 
 
 @dataclass(frozen=True)
@@ -70,15 +68,6 @@ class LoadedParts:
                 raise OptionError("--beginning is of decoders alone; this model has a frame of its own")
             return Beginning(next(iter(self.reading(rows).before), None), "frame")
         return usual if asked is None else chosen_beginning(asked, usual, self.tokens, rows=rows)
-
-    def sources_of(self, reading: Reading, rows: int) -> Sources | None:
-        """What reads sources, if the model reads some."""
-        if self.sources is None or reading.source is None:
-            return None
-        return Sources(self.sources, reading.source, self.longest_source, rows)
-
-    def reader(self, beginning: Beginning) -> Reader:
-        return IdTokens(beginning=beginning.token) if isinstance(self.tokens, IdTokens) else self.tokens
 
 
 def raised_by_package(error: BaseException) -> bool:
