@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mnemoscope.models import load_model
 from mnemoscope.training import Recipe, TextSource, train
-from mnemoscope.training.evaluate import Loss, held_out_loss
+from mnemoscope.training.export import Loss, held_out_loss
 from mnemoscope.training.text import Text, prepare_text
 from training.conftest import made_up_documents
 

@@ -11,8 +11,8 @@ from typer.core import TyperGroup
 from mnemoscope.cli.command import as_command
 from mnemoscope.cli.look import analyze, attribute, audit, compare, diff, report, search, serve, show, trace
 from mnemoscope.cli.runner import run
-from mnemoscope.cli.scale import extend, lens, worker
-from mnemoscope.cli.share import export, mcp, push
+from mnemoscope.cli.scale import extend, worker
+from mnemoscope.cli.share import export, mcp
 from mnemoscope.cli.start import demo, inspect, mine, train
 from mnemoscope.foundation.options.fleet_options import RAY_HERE
 
@@ -31,8 +31,8 @@ GROUPS = {
         audit.audit,
         show.verify,
     ),
-    "Share": (export.export, push.push, mcp.mcp),
-    "At scale": (mine.merge, extend.extend, lens.lens, worker.worker, worker.status),
+    "Share": (export.export, export.push, mcp.mcp),
+    "At scale": (mine.merge, extend.extend, extend.lens, worker.worker, worker.status),
 }
 """The verbs as `--help` lists them. The first line of each is at most 55 characters long, so that it is not cut."""
 

@@ -11,14 +11,7 @@ from typing import Any
 import polars as pl
 
 from mnemoscope.atlas import Atlas, open_atlas
-from mnemoscope.atlas.derived_manifest import (
-    Changed,
-    Layers,
-    Pair,
-    read_pairs,
-    record_hashes,
-    write_beside,
-)
+from mnemoscope.atlas.derived_manifest import Changed, Layers, Pair, read_pairs, record_hashes, write_beside
 from mnemoscope.atlas.manifest import COMPARISONS
 from mnemoscope.foundation.files import read_object, write_json
 from mnemoscope.foundation.formatting import format_value, json_safe

@@ -26,14 +26,13 @@ from mnemoscope.mining.stages import STAGES, mined_stages
 from mnemoscope.mining.text_pass import merge_states
 from mnemoscope.models import LanguageModel, device_of, load_for_ids, load_model, set_threads
 from mnemoscope.models.object_state import check_unchanged, hold_model
-from mnemoscope.models.special_tokens import special_tokens
 from mnemoscope.runs.driver import Driver
 from mnemoscope.runs.launch.local import LocalLauncher
 from mnemoscope.runs.launch.ray_launcher import RayLauncher
 from mnemoscope.runs.run import MINE_AGAIN, Run, check_writable, hold
 from mnemoscope.runs.seal import seal_run
 from mnemoscope.runs.states import CHECKPOINT
-from mnemoscope.runs.texts import encoder_of, open_texts
+from mnemoscope.runs.texts import encoder_of, open_texts, special_tokens
 from mnemoscope.runs.workers.joining import work
 from mnemoscope.runs.workers.leases import TEXT, publish
 from mnemoscope.runs.workers.worker import Worker

@@ -18,9 +18,9 @@ from mnemoscope.mining.text.batch_reader import BatchReader
 from mnemoscope.mining.text.random_firings import choose_share
 from mnemoscope.mining.text.ranges import Range, count_numbers, join_ranges, leave_out, numbers_of
 from mnemoscope.mining.text.state import MiningState, StateFacts, StateShape
-from mnemoscope.models.special_tokens import special_tokens
 from mnemoscope.runs.run import Run
 from mnemoscope.runs.states import CHECKPOINT, CLOSED, STATES, StateFolder, check_devices, closed_folders, folders_in
+from mnemoscope.runs.texts import special_tokens
 from mnemoscope.runs.workers.leases import DONE, FREE, TEXT, Lease, LeaseFolder, published_stage
 from mnemoscope.runs.workers.worker import Worker
 

@@ -27,15 +27,7 @@ from mnemoscope.atlas.manifest import (
 from mnemoscope.atlas.schema import TABLES, Provenance
 from mnemoscope.atlas.tables import patterns_command
 from mnemoscope.corpus import TokenizedCorpus, open_prepared
-from mnemoscope.errors import (
-    AtlasError,
-    AtlasExists,
-    CorpusError,
-    MiningError,
-    ModelError,
-    PartsDiffer,
-    PlanDiffers,
-)
+from mnemoscope.errors import AtlasError, AtlasExists, CorpusError, MiningError, ModelError, PartsDiffer, PlanDiffers
 from mnemoscope.foundation.files import file_hash, read_object, storing, write_json
 from mnemoscope.foundation.options.fleet_options import ALONE, FleetOptions
 from mnemoscope.foundation.options.mining_options import UNRELEASED, MiningOptions

@@ -17,6 +17,8 @@ from mnemoscope.foundation.reading import SOURCE
 from mnemoscope.models import IdTokens, LanguageModel
 from mnemoscope.models.proof.company import prove_long_rows
 from mnemoscope.models.tokens.chat_reader import chat_template
+from mnemoscope.models.tokens.model_tokens import Tokens
+from mnemoscope.models.tokens.python_tokens import PythonTokens
 from mnemoscope.runs.plan import MiningPlan
 
 _MOST = 0.5
@@ -125,6 +127,13 @@ class PairEncoder:
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
         return self.model.offsets(text.split(PAIR)[1])
+
+
+def special_tokens(model: LanguageModel) -> frozenset[int]:
+    """The tokens that are marked special, end a text or fill it up."""
+    if not isinstance(model.reader, Tokens | PythonTokens):
+        raise OptionError(f"skip_special: no tokenizer says which tokens of {model.spec!r} are special; leave it out")
+    return frozenset(model.reader.special()) | model.ends | ({model.padding} - {None})  # type: ignore[operator]
 
 
 def limit_note(source: Source, copy: TokenizedCorpus) -> str | None:

@@ -20,8 +20,7 @@ from mnemoscope.foundation.files import replacing
 from mnemoscope.foundation.options.mining_options import AUTO
 from mnemoscope.foundation.progress import Checkpoints, Progress, report_to
 from mnemoscope.models import device_of
-from mnemoscope.training.evaluate import held_out_loss
-from mnemoscope.training.export import export, write_model
+from mnemoscope.training.export import export, held_out_loss, write_model
 from mnemoscope.training.recipe import Recipe
 from mnemoscope.training.text import Text, TextSource, TrainingData, check_folder, prepare_text, windows
 

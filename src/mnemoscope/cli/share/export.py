@@ -1,8 +1,11 @@
-"""`mnemoscope export`: memories in forms that other programs read."""
+"""`mnemoscope export`: memories in other programs' forms; `mnemoscope push`: an atlas as a data set on the hub."""
+
+from collections.abc import Mapping
 
 from mnemoscope.cli.progress import reporting
 from mnemoscope.cli.runner import emit
-from mnemoscope.foundation.options.mining_options import ExportOptions
+from mnemoscope.foundation.options.declared import option
+from mnemoscope.foundation.options.mining_options import AtlasArgument, ExportOptions
 
 
 def export(options: ExportOptions, *, json: bool) -> None:
@@ -31,3 +34,38 @@ def export(options: ExportOptions, *, json: bool) -> None:
     if options.to == "neuronpedia" and not atlas.has("token_activations"):
         remedy = rebuild_command(atlas.path, "token_activations", atlas.manifest)
         print(f"examples are trigger tokens alone; with {remedy} they are sentences with an activation a token")
+
+
+class PushOptions(AtlasArgument):
+    repository: str = option(help="The data set, USER/NAME.", argument=True, metavar="REPO")
+    text_license: str = option(help="The licence of the text, which is quoted: its id on the hub.", metavar="ID")
+    include_memorised: bool = option(False, "Send what quotes single documents, too: memorised, and its answer.")
+    public: bool = option(False, "Make a data set that everybody sees.")
+
+
+def push(options: PushOptions, *, json: bool) -> None:
+    """Send an atlas to the hub, as a data set.
+
+    Sent are a card and the files that its manifests list, which are shown first, and none of them twice. The data set
+    is private unless --public is given; one of anything but an atlas is left alone.
+
+    Example: mnemoscope push atlas user/memories --text-license cc-by-sa-4.0
+    """
+    from mnemoscope.atlas import open_atlas
+    from mnemoscope.sharing.push import push as run
+
+    atlas, listed = open_atlas(options.atlas), list[dict[str, object]]()
+
+    def show(sizes: Mapping[str, int]) -> None:
+        for path, size in sizes.items():
+            print(f"{size:>14,}  {path}")
+            listed.append({"path": path, "bytes": size})
+        print(f"{len(sizes):,} files, {sum(sizes.values()) / 1e6:,.1f} MB", flush=True)
+
+    with reporting() as progress:
+        place = run(atlas, options.repository, before=show, progress=progress, **options.taken_by(run))
+    if json:
+        about = {"repository": place.repository, "revision": place.revision, "memories": len(atlas)}
+        emit({**about, "files": listed, "made_by": atlas.made_by(text_license=options.text_license)})
+    else:
+        print(f"{'public' if options.public else 'private'}: {place}")

@@ -34,13 +34,7 @@ from mnemoscope.foundation.options.model_options import ModelOptions
 from mnemoscope.foundation.progress import Checkpoints, Progress, report_to
 from mnemoscope.foundation.words import KEYS_ONLY
 from mnemoscope.mining.extending import beside, cover, files_of, load_mined
-from mnemoscope.mining.lenses.readouts import (
-    PLAIN,
-    ReadoutPass,
-    key_reading_columns,
-    reading_columns,
-    targets_of,
-)
+from mnemoscope.mining.lenses.readouts import PLAIN, ReadoutPass, key_reading_columns, reading_columns, targets_of
 from mnemoscope.mining.lenses.ridge import RidgeFit, fit_ridge
 from mnemoscope.mining.lenses.tuned import STEPS, TunedFit
 from mnemoscope.mining.passes.prefix_pass import pass_stages, planned_pass, run_blocks

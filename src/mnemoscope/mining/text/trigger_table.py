@@ -44,9 +44,6 @@ class NamedSentences:
             hashes = _prefix_hashes(ids, ends - lengths, lengths)[ends - 1]
             self._given = scramble(torch.from_numpy(hashes.view(np.int64))).numpy().view(np.uint64)
 
-    def arrays(self) -> tuple[NDArray[Any], ...]:
-        return self.ids, self.lengths, self.tokens
-
     def lengths_of(self, sentence: Ints) -> Ints:
         return self.lengths[np.searchsorted(self.ids, sentence)]
 

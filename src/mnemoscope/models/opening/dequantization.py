@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
 from mnemoscope.errors import ModelUnsupported, OptionError
+from mnemoscope.models.model_facts import is_packed_in_buffers
 from mnemoscope.models.modules.linear_maps import is_of_adapters, is_plain, probe, probe_bias
-from mnemoscope.models.modules.parameter_count import is_packed_in_buffers
 from mnemoscope.models.modules.quiet import suppress_output
 
 

@@ -5,18 +5,7 @@ import altair as alt
 from mnemoscope.foundation.formatting import DASH, Table, format_value, number
 from mnemoscope.questions.paper.value_confidence import DECILES, WORKING_DECILES
 from mnemoscope.questions.question import LITERAL, Answer, Row
-from mnemoscope.show.figures.chart import (
-    PERCENT,
-    Cell,
-    Drawing,
-    Figure,
-    Panel,
-    Series,
-    cell,
-    chart,
-    record,
-    tooltip,
-)
+from mnemoscope.show.figures.chart import PERCENT, Cell, Drawing, Figure, Panel, Series, cell, chart, record, tooltip
 from mnemoscope.show.figures.colours import BLUE, DASHED, GREEN, ORANGE
 from mnemoscope.show.figures.panels import error_bars, lines, panel
 from mnemoscope.show.figures.stated import Stated
