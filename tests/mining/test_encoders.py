@@ -3,6 +3,7 @@
 The slow reading is one forward of the encoder itself a question, with plain hooks, and shares no code with the package.
 """
 
+import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -232,17 +233,18 @@ def test_coefficients_of_an_encoder_are_read_in_python() -> None:
 
 
 def test_a_stored_encoder_is_read(tmp_path: Path) -> None:
-    """Of T5 the folder that T5EncoderModel writes, which says what to do; of BERT one without the head's weights."""
+    """Of T5 the folder that T5EncoderModel writes, of BERT one without the head's weights."""
     network = build_pair("t5")
-    alone = T5EncoderModel(network.config)
+    alone = T5EncoderModel(copy.deepcopy(network.config))
     alone.encoder.load_state_dict(network.get_encoder().state_dict())
     whole, part, bert = (tmp_path / name for name in ("whole", "part", "bert"))
     for folder, one in ((whole, network), (part, alone)):
         one.save_pretrained(folder)
         pair_tokenizer("t5").save_pretrained(folder)
-    with pytest.raises(ModelDamaged, match="read it with side encoder"):
-        ms.load_model(str(part), progress=False)
-    both = [ms.load_model(str(folder), side="encoder", progress=False) for folder in (whole, part)]
+    both = [
+        ms.load_model(str(folder), side=side, progress=False) for folder, side in ((whole, "encoder"), (part, None))
+    ]
+    assert [model.opening.side for model in both] == ["encoder", "encoder"]
     ours = [model.coefficients("w9 w8", as_arrays=True)[1] for model in both]
     assert np.array_equal(*map(np.asarray, ours))
     base = build_masked("bert").base_model
@@ -255,6 +257,12 @@ def test_a_stored_encoder_is_read(tmp_path: Path) -> None:
     slow.downs = [layer.output.dense for layer in read.encoder.layer]
     found = model.coefficients("w9 w8", as_arrays=True)[0]
     assert np.allclose(np.asarray(found)[0], slow.read([9, 8])[0].numpy(), atol=1e-5)
+    whole_state = build_masked("bert").state_dict()
+    (bert / "model.safetensors").unlink()
+    some = {name: tensor for name, tensor in whole_state.items() if "transform.dense" not in name}
+    build_masked("bert").save_pretrained(bert, state_dict=some)
+    with pytest.raises(ModelDamaged, match="lacks 2 of its weights"):  # a damaged head is none that was never there
+        ms.load_model(str(bert), progress=False)
     (bert / "model.safetensors").unlink()
     state = {name: tensor for name, tensor in base.state_dict().items() if "layer.1.output.dense" not in name}
     base.save_pretrained(bert, state_dict=state)

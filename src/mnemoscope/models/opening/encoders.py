@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any, final
 
 from torch import Tensor, nn
-from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
+from transformers import PreTrainedModel
 
 from mnemoscope.errors import ModelUnsupported, OptionError
 from mnemoscope.foundation.options.model_options import SIDES
@@ -22,9 +22,9 @@ DECODER, ENCODER = SIDES
 class EncoderAlone(nn.Module):
     """Gives its last stream where others give scores, so that keys and blocks are proved as those of every model."""
 
-    def __init__(self, encoder: Any) -> None:
+    def __init__(self, encoder: Any, config: Any) -> None:
         super().__init__()
-        self.encoder, self.head, self.config = encoder, nn.Identity(), copy.copy(encoder.config)
+        self.encoder, self.head, self.config = encoder, nn.Identity(), copy.copy(config)
         self.config.is_encoder_decoder = False
         vars(self.config).pop("num_decoder_layers", None)
 
@@ -40,20 +40,23 @@ class EncoderAlone(nn.Module):
 
 
 def encoder_alone(model: Any, side: str | None, missing: Iterable[str] = ()) -> EncoderAlone | None:
-    """What is read of a model without its head: the encoder asked for, or one whose head is not there or `missing`, as
-    all the stored weights are that are. None where the model is read whole, or a part that is read is missing.
+    """What is read of a model without its head: the encoder asked for or stored alone (T5EncoderModel), or one whose
+    head is not there or `missing`, as all the stored weights are that are. None where the model is read whole, or a
+    part that is read is missing.
     """
     masked, names = is_masked(model.config), set(missing)
-    paired = takes_source(model) or model.config.model_type in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
-    if not masked and not (paired and side == ENCODER):
+    classes = (type(model).__name__, *(model.config.architectures or ()))
+    halved = (side == ENCODER and takes_source(model)) or any(name.endswith("EncoderModel") for name in classes)
+    if not masked and not halved:
         return None
     encoder = model.base_model if masked else model.get_encoder()
     every = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers(remove_duplicate=False))
     own = {id(tensor) for tensor in (*encoder.parameters(), *encoder.buffers())}
-    lacking = [name for name in names if name not in every or id(every[name]) in own]
-    if lacking or (masked and encoder is not model and not names):
+    gone = {id(every[name]) for name in names & every.keys()}
+    headless = encoder is model or (names and {id(tensor) for tensor in model.parameters()} - own <= gone)
+    if names - every.keys() or gone & own or (masked and not headless):
         return None
-    return EncoderAlone(encoder)
+    return EncoderAlone(encoder, getattr(encoder, "config", model.config))
 
 
 def check_side(network: Any, side: str | None, spec: str) -> None:
@@ -63,5 +66,7 @@ def check_side(network: Any, side: str | None, spec: str) -> None:
         raise OptionError(f"model {spec!r} is a decoder alone, which --side encoder does not fit; leave it out")
     if side == DECODER and has_encoder:
         raise OptionError(f"model {spec!r} is an encoder alone, which --side decoder does not fit; leave it out")
-    if isinstance(network, EncoderAlone) and not takes(network.encoder, "input_ids"):
-        raise ModelUnsupported(f"the encoder of model {spec!r} reads no text, so nothing of a text fires it")
+    if isinstance(network, EncoderAlone):
+        encoder = network.encoder
+        if not isinstance(encoder, PreTrainedModel) or not takes(encoder, "input_ids"):
+            raise ModelUnsupported(f"the encoder of model {spec!r} does not read text by itself; it cannot be read")
