@@ -36,7 +36,7 @@ def renew(page: str) -> str:
         found = _TABLE.search(page, heading)
         if found is None or "\n### " in page[heading + 4 : found.start()]:
             raise SystemExit(f"FORMAT.md has no table of columns under {name}")
-        page = page[: found.start()] + rows(kind.of_all) + page[found.end() :]
+        page = page[: found.start()] + rows((*kind.of_all, *kind.of_some)) + page[found.end() :]
     return page
 
 

@@ -21,5 +21,5 @@ def test_a_line_ends_where_json_lines_end(tmp_path: Path) -> None:
 def test_a_line_that_does_not_fit_is_named(line: str, tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_text('{"prompt": "a"}\n\n' + line)
-    with pytest.raises(PromptError, match=r"prompts.jsonl:3 is not \{\"prompt\": TEXT\} with for, against"):
+    with pytest.raises(PromptError, match=r"prompts.jsonl:3 is not \{\"prompt\": TEXT\} with source, for, against"):
         read_prompts(path)

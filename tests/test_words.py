@@ -73,7 +73,8 @@ def test_a_phrase_that_is_named_is_there() -> None:
 
 
 def test_a_declared_text_is_in_the_words_of_the_model() -> None:
-    assert Reading(predicts="same").words is SAME
+    assert Reading(predicts="same", mask=3).words is SAME
+    assert Reading(predicts="same").words["cases"] == "sentences"
     assert in_words("share of {cases}, seed {seed}", SAME) == "share of masked sentences, seed {seed}"
     assert in_words(("a", "{prefix}"), NEXT) == ("a", "prefix")
     assert load_question("value_agreement").title == "whether values predict what follows"

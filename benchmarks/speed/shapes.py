@@ -176,7 +176,7 @@ def work_rates(model: LanguageModel, rates: Rates) -> dict[str, float]:
     """
     weights = 0.0
     for number, layer in enumerate(model.anatomy.layers):
-        used = model.memories_at_once(number) / model.sizes.memories[number]
+        used = model.anatomy.memories_at_once(number) / model.sizes.memories[number]
         weights += sum(p.numel() * (used if p.dim() == 3 else 1.0) for p in layer.block.parameters() if p.dim() > 1)
     last = model.sizes.layers - 1
     dense = model.numbering(last).routed is None

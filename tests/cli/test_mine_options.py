@@ -20,7 +20,7 @@ EVERY_OPTION = """
     --prefixes 5 --removals all --own 7 --neighbours 4 --part 2/3 --batch-tokens 512 --dtype bfloat16 --device cuda:1
     --seed 3 --checkpoint-every 0.5 --keep-work --text-field body --revision main --trust-remote-code --force --json
     --name N --text-name T --adapter lora --tokenizer words --dequantize --dict dict.txt --max-memory 0=20GiB,cpu=60GiB
-    --beginning none --skip-bad-rows 6 --skip-special --token-activations --random --sample 0.25
+    --beginning none --side encoder --skip-bad-rows 6 --skip-special --token-activations --random --sample 0.25
 """
 
 UNSET = """
@@ -96,7 +96,7 @@ def test_defaults_are_the_contract_s(mining: FakeMining, tmp_path: Path, capsys:
         **dict.fromkeys(UNSET.split()),
         **dict.fromkeys(OFF.split(), False),
         "opening": {
-            **dict.fromkeys(("beginning", "adapter", "tokenizer", "revision", "dictionary", "max_memory")),
+            **dict.fromkeys(("beginning", "side", "adapter", "tokenizer", "revision", "dictionary", "max_memory")),
             **dict.fromkeys(("dequantize", "trust_remote_code"), False),
         },
     }
@@ -123,7 +123,8 @@ def test_every_option_arrives(mining: FakeMining, tmp_path: Path, capsys: Captur
         **{"force": True, "accept_versions": False, "name": "N", "text_name": "T", "skip_bad_rows": 6},
         **dict.fromkeys(("skip_special", "token_activations", "random"), True),
         "opening": {
-            **{"beginning": "none", "adapter": "lora", "tokenizer": "words", "dequantize": True, "revision": "main"},
+            **{"beginning": "none", "side": "encoder", "adapter": "lora"},
+            **{"tokenizer": "words", "dequantize": True, "revision": "main"},
             **{"dictionary": Path("dict.txt"), "trust_remote_code": True, "max_memory": "0=20GiB,cpu=60GiB"},
         },
     }

@@ -180,21 +180,6 @@ def test_readme_s_picture_shows_the_page_as_it_is() -> None:
     assert text_of(ROOT / "docs/figures/seen.txt").strip() == REFRESH.hash_seen()
 
 
-def test_what_is_said_not_to_be_built_is_not() -> None:
-    """Nothing that a page calls not built is a verb, a question or a public name."""
-    from mnemoscope.questions import QUESTIONS
-
-    built = {*typer.main.get_command(app).commands, *QUESTIONS, *ms.__all__}  # type: ignore[attr-defined]
-    said = []
-    for page in PAGES:
-        for line in text_of(page).splitlines():
-            found = re.search(r"\*{1,2}([\w -]+)\*{1,2}[^.:]*\((?:not built yet|LATER)", line)
-            if found is not None:
-                said.append(found[1].strip().lower())
-    assert "encoders" in said, "the search has lost what it looks for"
-    assert not set(said) & built
-
-
 def test_layers_of_the_model_that_ships_are_counted_right() -> None:
     layers = ms.load_model("builtin:pydocs", device="cpu").sizes.layers
     words = {"six": 6, "eight": 8, "twelve": 12}

@@ -149,7 +149,8 @@ def check_masked_removals(atlas: Path, slow: SlowMasked, sentences: list[Sentenc
                 struct.pack("<5q", seed, layer, memory, row["sentence"], j), digest_size=8
             ).digest()
             drawn = others[int.from_bytes(hashed, "little") % len(others)]
-            for kind, k in (("own", j), ("first", others[0]), ("last", others[-1]), ("random", drawn)):
+            own = () if slow.mask is None else (("own", j),)
+            for kind, k in (*own, ("first", others[0]), ("last", others[-1]), ("random", drawn)):
                 left = slow.masked(tokens, j) if kind == "own" else tokens[:k] + tokens[k + 1 :]
                 now = j - (k < j)
                 after = float(slow.at(left, now)[0][layer].coefficients[memory])

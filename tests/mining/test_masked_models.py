@@ -85,10 +85,11 @@ def test_every_table_is_the_slow_models(kind: str, tmp_path: Path) -> None:
     assert verify(out) == []
 
 
-def test_only_so_many_memories_are_asked_with_their_token_masked(tmp_path: Path) -> None:
+@pytest.mark.parametrize("own", [7, 0])
+def test_only_so_many_memories_are_asked_with_their_token_masked(own: int, tmp_path: Path) -> None:
     model = load_model(build_masked("bert"), tokenizer=masked_tokenizer(WORDS))
-    out = mined_text(model, tmp_path, written(draw(40, seed=1)), triggers=2, removals=0, prefixes=0, own=7)
+    out = mined_text(model, tmp_path, written(draw(40, seed=1)), triggers=2, removals=0, prefixes=0, own=own)
     asked = [open_atlas(out).table("triggers", layer=layer)["own_coefficient"].drop_nulls() for layer in (0, 1)]
-    assert sum(map(len, asked)) == 7
+    assert sum(map(len, asked)) == own
     rows = pl.read_parquet(out / "triggers/layer-000.parquet")
     assert rows["next_token"].null_count() < rows.height, "what follows in the text is kept"

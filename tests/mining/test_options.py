@@ -76,6 +76,7 @@ def test_mine_spells_every_option_out_and_hands_it_on(monkeypatch: pytest.Monkey
         "part": "1/2",
         "removals": 3,
         "own": 4,
+        "side": "encoder",
         "checkpoint_every": 5.0,
         "sample": 0.5,
         "max_memory": "2GiB",

@@ -12,6 +12,7 @@ import torch
 
 import mnemoscope as ms
 from mnemoscope.atlas import open_atlas, verify
+from mnemoscope.attribution import attribute_prompts, diff_prompts
 from mnemoscope.cli import main
 from mnemoscope.errors import CorpusUnreadable, OptionError
 from mnemoscope.tracing import causal_check
@@ -269,7 +270,10 @@ def test_a_prompt_without_a_source(tmp_path: Path, capsys: pytest.CaptureFixture
     pair_tokenizer("t5").save_pretrained(tmp_path)
     for verb in ("trace", "attribute"):
         assert main([verb, str(tmp_path), "w5 w6"]) == 2
-        assert "give the source, too (--source TEXT)" in capsys.readouterr().err.splitlines()[-1]
+        assert "give the source, too (--source TEXT" in capsys.readouterr().err.splitlines()[-1]
+    (tmp_path / "secrets.txt").write_text("w5 w6 w7\n")
+    assert main(["audit", str(tmp_path), "--secrets", str(tmp_path / "secrets.txt")]) == 2
+    assert "writes its text of a source" in capsys.readouterr().err.splitlines()[-1]
     assert main(["trace", str(tmp_path), "w5 w6", "--source", "w7 w8 w9", "--generate", "2"]) == 0
     assert "Continued" in capsys.readouterr().out
 
@@ -291,3 +295,44 @@ def test_two_models_differ_on_a_pair() -> None:
     assert abs(found.parts["change"].sum() - (found.second - found.first)) < 1e-3
     one = ms.diff(first, "w9 w8", other_prompt="w9 w4", source="w5 w6", target=" w5", against=" w6", progress=False)
     assert one.first != one.second
+
+
+def test_files_of_prompts_hold_their_sources(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is found over a file is the mean of what each of its prompts gives with its own source."""
+    first, changed = build_pair_model("bart"), build_pair_model("bart")
+    with torch.no_grad():
+        changed.get_submodule("model.decoder.layers.1.fc2").weight[:, 7] *= -3
+    one, second = (ms.load_model(each, tokenizer=pair_tokenizer("bart")) for each in (first, changed))
+    rows = [
+        {"prompt": "w9 w8 w17", "source": source, "for": " w5", "against": " w6"}
+        for source in ("w5 w6 w7", "w20 w4", "w11 w12")
+    ]
+    asked: list[dict[str, Any]] = [
+        {"target": row["for"], "against": row["against"], "source": row["source"], "progress": False} for row in rows
+    ]
+    singles = [ms.attribute(one, "w9 w8 w17", by="attribution", top=999, singles=0, edges=0, **each) for each in asked]
+    whole = attribute_prompts(one, rows, top=999, progress=False)
+    assert (whole.prompts, whole.refused) == (3, ())
+    check_means(whole.memories, [each.memories for each in singles], "attribution")
+    differences = [ms.diff(one, "w9 w8 w17", other=second, both=True, top=999, **each) for each in asked]
+    over = diff_prompts(one, rows, other=second, both=True, top=999, progress=False)
+    assert over.prompts == 3
+    check_means(over.memories, [each.memories for each in differences], "change")
+    first.save_pretrained(tmp_path / "model")
+    pair_tokenizer("bart").save_pretrained(tmp_path / "model")
+    file = tmp_path / "prompts.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"prompt": "w9"}]))
+    assert main(["attribute", str(tmp_path / "model"), "--prompts", str(file)]) == 0
+    assert "3 prompts, 1 refused" in capsys.readouterr().out
+    file.write_text('{"prompt": "w9 w8"}\n')
+    assert main(["attribute", str(tmp_path / "model"), "--prompts", str(file)]) == 2
+    assert "give the source, too" in capsys.readouterr().err.splitlines()[-1]
+
+
+def check_means(found: pl.DataFrame, singles: list[pl.DataFrame], column: str) -> None:
+    """Of each memory, summed over a prompt's positions."""
+    sums = pl.concat([each.group_by("memory").agg(pl.col(column).sum()) for each in singles])
+    means = dict(sums.group_by("memory").agg(pl.col(column).sum() / len(singles)).iter_rows())
+    assert found.height > 10
+    for memory, mean in found.select("memory", column).iter_rows():
+        assert abs(means[memory] - mean) < 1e-5

@@ -24,7 +24,7 @@ def sizes_of(*widths: int, device: str, parameters: int = 0, **more: Any) -> Any
     """As much of a model with layers of these widths as decides the size of a batch."""
     return SimpleNamespace(
         sizes=SimpleNamespace(layers=len(widths), parameters=parameters),
-        memories_at_once=widths.__getitem__,
+        anatomy=SimpleNamespace(memories_at_once=widths.__getitem__),
         device=torch.device(device),
         numberings=more.get("numberings", {}),
         dtype=more.get("dtype", torch.float32),

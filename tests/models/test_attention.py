@@ -8,10 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 from transformers.models.gpt2.modeling_gpt2 import GPT2Block
+from transformers.models.t5.modeling_t5 import T5Block
 
 from mnemoscope.models import load_model
 from mnemoscope.models.forward.attention import BlockAttention, eager_attention, find_attention, read_attention
 from models.conftest import LAYERS, build
+from models.pair_models import PAIR_MODELS, build_pair_model, pair_tokenizer
 
 IDS = torch.tensor([[5, 1, 9, 30], [7, 2, 2, 200]])
 
@@ -133,3 +135,55 @@ def test_the_kernel_of_attention_is_changed_for_a_while(tokenizer: Any) -> None:
         assert model.attention == "eager"
         raise ZeroDivisionError
     assert model.attention == before
+
+
+@pytest.mark.parametrize(
+    ("kind", "reader", "norm", "behind"),
+    [
+        ("t5", "layer.1.layer_norm", None, None),
+        ("m2m_100", "encoder_attn_layer_norm", None, None),
+        ("bart", "encoder_attn.q_proj", "self_attn_layer_norm", "encoder_attn_layer_norm"),
+    ],
+)
+def test_cross_attention_begins_where_the_source_is_read(
+    kind: str, reader: str, norm: str | None, behind: str | None
+) -> None:
+    hf = build_pair_model(kind)
+    blocks = hf.get_submodule(PAIR_MODELS[kind].blocks)
+    for block, found in zip(blocks, find_attention(load_model(hf, tokenizer=pair_tokenizer(kind))), strict=True):
+        assert found.separable
+        assert (found.cross.reader, found.cross.norm, found.norm) == tuple(
+            path and block.get_submodule(path) for path in (reader, norm, behind)
+        )
+
+
+def test_a_stream_that_is_large_beside_its_attention_is_no_output_of_a_norm() -> None:
+    hf = build_pair_model("t5")
+    hf.decoder.embed_tokens.weight = nn.Parameter(100 * hf.shared.weight)
+    hf = hf.bfloat16()
+    for block, found in zip(
+        hf.decoder.block, find_attention(load_model(hf, tokenizer=pair_tokenizer("t5"))), strict=True
+    ):
+        assert (found.cross.reader, found.cross.norm) == (block.layer[1].layer_norm, None)
+
+
+def test_two_attentions_that_are_added_at_once_are_not_told_apart() -> None:
+    class AtOnce(T5Block):
+        def forward(
+            self,
+            hidden_states: Tensor,
+            attention_mask: Any = None,
+            position_bias: Any = None,
+            encoder_hidden_states: Any = None,
+            *_: Any,
+            **__: Any,
+        ) -> Any:
+            alone, bias, _ = self.layer[0](hidden_states, attention_mask, position_bias)
+            crossing, other_bias, _ = self.layer[1](hidden_states, encoder_hidden_states)
+            return self.layer[2](alone + crossing - hidden_states), bias, other_bias
+
+    hf = build_pair_model("t5")
+    for block in hf.decoder.block:
+        block.__class__ = AtOnce
+    for found in find_attention(load_model(hf, tokenizer=pair_tokenizer("t5"))):
+        assert (found.separable, found.cross) == (True, None)

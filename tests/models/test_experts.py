@@ -52,10 +52,10 @@ def test_coefficients_and_values_are_those_of_the_loop(mixture: str, tokenizer: 
         assert torch.equal(model.values(layer), hand.values(layer))
         assert (model.up_keys(layer) is None) is not case.gated
         if numbering.routed is None:
-            assert (blocks[layer].weights, model.memories_at_once(layer)) == (None, numbering.count)
+            assert (blocks[layer].weights, model.anatomy.memories_at_once(layer)) == (None, numbering.count)
         else:
             chosen = int((weights[layer][:, :EXPERTS] != 0).sum(1).max())
-            assert model.memories_at_once(layer) == chosen * WIDTH + sum(hand.widths(layer)[EXPERTS:])
+            assert model.anatomy.memories_at_once(layer) == chosen * WIDTH + sum(hand.widths(layer)[EXPERTS:])
             torch.testing.assert_close(blocks[layer].weights[0], weights[layer].float(), atol=1e-6, rtol=1e-5)
 
 

@@ -70,6 +70,7 @@ def told(error: Exception, source: str = "some/model", **more: object) -> ModelE
         (RuntimeError("Cannot use TorchScript archives"), ModelUnsupported, "compiled program .*state_dict"),
         (ValueError("set trust_remote_code=True"), ModelUnsupported, "pass trust_remote_code=True"),
         (ValueError("`tiktoken` is required"), ModelUnsupported, "pip install sentencepiece protobuf"),
+        (ImportError("requires the SentencePiece library\n"), ModelUnsupported, "pip install sentencepiece$"),
         (ImportError("pip install awq\nor"), ModelUnsupported, "ImportError: pip install awq$"),
         (ValueError("anything\nelse"), ModelUnsupported, "ValueError: anything$"),
         (KeyError("x"), ModelDamaged, "KeyError: 'x'; take a complete copy"),

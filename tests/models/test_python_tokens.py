@@ -191,6 +191,8 @@ def test_what_decides_the_tokens_is_in_the_description(ctrl: Any, tmp_path: Path
         (elsewhere / name).write_text((tmp_path / name).read_text())
     again = CTRLTokenizer(str(elsewhere / "vocab.json"), str(elsewhere / "merges.txt"))
     assert PythonTokens(again).description == first
+    again.init_kwargs |= {"name_or_path": "some/model", "is_local": False, "local_files_only": True}
+    assert PythonTokens(again).description == first  # where it lies decides nothing
     (elsewhere / "merges.txt").write_text("#version: 0.2\nt h\n")
     other = CTRLTokenizer(str(elsewhere / "vocab.json"), str(elsewhere / "merges.txt"))
     assert PythonTokens(other).description != first
@@ -249,7 +251,7 @@ def test_libraries_that_are_missing_are_named(tmp_path: Path, monkeypatch: pytes
     words = {"vocab_json": json.dumps({"the</w>": 0, "<unk>": 1}), "merges_txt": "t h 1\n"}
     for kind, files, line in (
         ("BioGptTokenizer", words, "install sacremoses"),
-        ("GPTSw3Tokenizer", {"tokenizer_model": sentencepiece_file()}, "SentencePiece"),
+        ("GPTSw3Tokenizer", {"tokenizer_model": sentencepiece_file()}, "pip install sentencepiece"),
         (None, {"tokenizer_model": sentencepiece_file()}, "pip install sentencepiece protobuf tiktoken"),
     ):
         package = "sacremoses" if "sacremoses" in line else "sentencepiece"

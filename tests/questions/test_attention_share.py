@@ -1,5 +1,6 @@
 """B1: shares add up, what is planted is found, and what is not is not."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -142,11 +143,12 @@ TOTALS = {
 }
 
 
-def by_hand(directory: Path, **changes: Any) -> Atlas:
+def by_hand(directory: Path, more: Mapping[tuple[int, int], Mapping[str, float | None]] = {}, **changes: Any) -> Atlas:
     predictions = {
         place: WHOLE[place[0]]
         | dict(zip(ATTENTION + FFN + TOPS, sum(row, ()), strict=True))
         | dict(zip(NEXT, GIVEN[place], strict=True))
+        | dict(more.get(place, {}))
         for place, row in ROWS.items()
     }
     return build_answers(directory, prefixes=[(0, 1, 1, 7), (1, 4, 2, 8)], predictions=predictions, **changes)
@@ -165,6 +167,47 @@ def test_every_number_by_hand(tmp_path: Path) -> None:
     assert [counts[layer, "ffn_share"] for layer in (0, 1, None)] == [2, 2, 2]
     assert [counts[layer, "ffn_moves"] for layer in (0, 1, None)] == [2, 2, 4]
     assert counts[None, "unaccounted"] == counts[None, "final_logit"] == 2
+
+
+# Cross-attention, which only layer 0 tells apart: the stream that it is added to, its own token, and its numbers.
+CROSS = ("cross_input_top", "cross_attention_top", "cross_attention_norm", "cross_attention_logit")
+CROSS += tuple(f"cross_attention_logit_{kind}" for kind in ("mean", "other", "next", "other_next"))
+CROSSING: dict[tuple[int, int], tuple[float | None, ...]] = {
+    (0, 0): (7, 9, 2, 0.5, 0.25, 0.5, 1, 0),  # what attention had made of it stays
+    (1, 0): (2, 8, 4, 1, 0.5, 0.25, 0, 0.5),  # attention's 2 becomes the final 8, its own token
+    (0, 1): (None,) * 8,
+    (1, 1): (None,) * 8,
+}
+CHANGED = {
+    "cross_attention_logit_share": (1.5 / 12, None, 1.5 / 12),
+    "cross_attention_share": (0.75 / 8, None, 0.75 / 8),
+    "cross_attention_control": (0, None, 0),
+    "cross_attention_next_above_control": (0.25, None, 0.25),
+    "cross_attention_norm": (3, None, 3),
+    "cross_attention_own": (1 / 2, None, 1 / 2),
+    "cross_attention_residual": (1 / 2, None, 1 / 2),
+    "cross_attention_agreement": (0, None, 0),
+    "cross_attention_composition": (0, None, 0),
+    "cross_attention_changed": (1 / 2, None, 1 / 2),
+    "cross_attention_moves": (1 / 2, None, 1 / 2),
+    "cross_attention_moves_control": (0, None, 0),
+    "attention_own": (1, 0, 2 / 3),
+    "attention_residual": (0, 0, 0),
+    "attention_changed": (1, 1, 1),
+    # Beside both attentions.
+    "ffn_above_attention": (1 / 8, 1.75 / 8 - 0.5 / 2, 2.25 / 8),
+}
+
+
+def test_cross_attention_by_hand(tmp_path: Path) -> None:
+    plan = {"model": "t5", "corpus": "pairs.jsonl", "seed": 7, "source_field": "from"}
+    more = {place: dict(zip(CROSS, row, strict=True)) for place, row in CROSSING.items()}
+    table = answer(by_hand(tmp_path, more, plan=plan), "attention_share")
+    values = {(row["layer"], row["name"]): row["value"] for row in table.to_dicts()}
+    by_layer = BY_HAND | CHANGED
+    expected = {(layer, name): row[place] for name, row in by_layer.items() for place, layer in enumerate((0, 1, None))}
+    totals = TOTALS | {"cross_attention_told": 1 / 2, "unaccounted": 2 / 12}
+    assert values == pytest.approx(expected | {(None, name): value for name, value in totals.items()}, abs=1e-7)
 
 
 def test_the_beginning_token_is_a_position_more(tmp_path: Path) -> None:

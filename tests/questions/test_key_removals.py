@@ -2,12 +2,15 @@
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 
 from mnemoscope.foundation.reading import Reading
 from mnemoscope.questions import answer
+from mnemoscope.questions.answers import stored_answers, write_all
+from mnemoscope.show.figures.sections import draw_figure
 from support.handbuilt_answers import Trigger, build_answers, numbers
 
 Removal = tuple[int, int, int, str, float, float]
@@ -118,3 +121,35 @@ def test_prefixes_that_were_not_asked_are_counted(tmp_path: Path, token: int | N
     atlas = build_answers(tmp_path, triggers={0: one_each(2)}, **said)
     found = answer(atlas, "key_removals").filter(pl.col("name").str.starts_with("excluded"))
     assert found.select("name", "count").rows() == [(f"excluded_{name}", left_out[name]) for name in counted]
+
+
+def test_sources_have_numbers_of_their_own(tmp_path: Path) -> None:
+    """Of layer 0 the changes are first -0.5, last -1, random 0; of the source 0, -0.5 and 0.25. The trigger of layer 1
+    has a source of one token, and nothing of it was removed.
+    """
+    left = zip(("source_first", "source_last", "source_random"), (2.0, 1.0, 2.5), strict=True)
+    rows = [
+        *removals(0, 0, 0, 1.0, 0.0, 2.0),
+        *((0, 0, 0, removed, 2.0, after) for removed, after in left),
+        *removals(1, 0, 0, 2.0, 1.0, 2.0),
+    ]
+    given: dict[str, Any] = {"triggers": {0: one_each(1), 1: one_each(1)}, "removals": rows}
+    reading = asdict(Reading((0,), source=((), (1,))))
+    sizes = {"layers": 2, "memories": [4, 4], "vocabulary": 20}
+    atlas = build_answers(tmp_path / "pairs", **given, model={"reading": reading, "sizes": sizes})
+    found = answer(atlas, "key_removals")
+    medians = {name: numbers(found, f"source_{name}_median") for name in ("first", "last", "random")}
+    assert medians["first"] == {0: 0.0, 1: None, None: 0.0}
+    assert medians["last"] == {0: -0.5, 1: None, None: -0.5}
+    assert medians["random"] == {0: 0.25, 1: None, None: 0.25}
+    assert numbers(found, "source_last_q25_none", "removed")[None] == "source_last"
+    assert numbers(found, "source_margin") == {0: 0.5, 1: None, None: 0.25}  # -0.5 minus -1; minus the median -0.75
+    assert numbers(found, "source_margin", "count") == {0: 4, 1: 0, None: 5}
+    # What is said of the text is what a decoder alone would say.
+    alone = answer(build_answers(tmp_path / "alone", **given | {"removals": [*rows[:3], *rows[6:]]}), "key_removals")
+    assert found.filter(~pl.col("name").str.starts_with("source")).equals(alone)
+    write_all(atlas)
+    drawn = draw_figure("key_removals", stored_answers(atlas))
+    assert drawn.reading.endswith("without a random token of the source.")
+    [lines] = [panel.rows["key_removals_source"] for panel in drawn.panels if "key_removals_source" in panel.rows]
+    assert {row["series"]: row["value"] for row in lines if row["layer"] == 0}["last token of the source"] == -0.5

@@ -189,7 +189,10 @@ def _attention_columns(predictions: Mapping[tuple[int, int], Mapping[str, float 
     known = {"prefix": [prefix for prefix, _ in places], "layer": [layer for _, layer in places]}
     parts: dict[str, float | None] = {"attention_logit": 1.0, "ffn_logit": 2.0, "embedding_logit": 3.0}
     parts |= {"final_logit": 6.0, "ffn_alone_top": None}
-    names = [name for name in TABLES["attention"].columns.names if name not in known]
+    more = [
+        column.name for column in TABLES["attention"].of_some if any(column.name in one for one in predictions.values())
+    ]
+    names = [name for name in (*TABLES["attention"].columns.names, *more) if name not in known]
     rows = [{**parts, **predictions[place]} for place in places]
     for row in rows:  # without attention that could be told apart there is none of its parts
         if row["attention_logit"] is None:

@@ -37,6 +37,9 @@ Size = Annotated[int, Field(ge=LEAST, le=MOST)]
 Examples = Annotated[list[Text], Field(min_length=3, max_length=50)]
 By = Literal["text", "promotes", "demotes", "fires"]
 Sign = Literal[1, -1]
+Source = Annotated[
+    Text | None, Field(description="What an encoder-decoder reads before it writes what the prompt begins")
+]
 Named = str | int | None
 
 
@@ -93,7 +96,12 @@ class Tools:
         return encode(compared | {"first": one, "second": other, "changed": changed}, most_bytes)
 
     def trace(
-        self, prompt: Text, changes: list[Text] | None = None, position: int | None = None, most_bytes: Size = USUAL
+        self,
+        prompt: Text,
+        changes: list[Text] | None = None,
+        position: int | None = None,
+        source: Source = None,
+        most_bytes: Size = USUAL,
     ) -> str:
         """What every layer predicts after a position of a prompt (the last), from the last layer down, and the memories
         that contribute most there. With changes (L10.M222=0, L10.M222*2) the prediction before and after them. A model
@@ -101,7 +109,7 @@ class Tools:
         """
         if any(change.lstrip().startswith("@") for change in changes or ()):
             raise MemoryIdError("@FILE names a file, which no tool reads; write a change as L10.M222=0")
-        with self._using([prompt]) as (model, here):
+        with self._using([prompt], source) as (model, here):
             from mnemoscope.tracing import compare, trace
 
             if changes:
@@ -117,14 +125,19 @@ class Tools:
             return encode(traced.positions[at].to_dict() | {"layers": layers}, most_bytes)
 
     def attribute(
-        self, prompt: Text, target: Text | None = None, against: Text | None = None, most_bytes: Size = USUAL
+        self,
+        prompt: Text,
+        target: Text | None = None,
+        against: Text | None = None,
+        source: Source = None,
+        most_bytes: Size = USUAL,
     ) -> str:
         """Which memories made the model prefer `target` (a next token with its space; else its own) to `against` (else
         the next best). `difference`: the logit difference F; `parts` add up to it. Of a memory `direct`: its direct
         effect; `ablation`: F less F without it. `curve`: F without the first k together, and without controls, others
         as strong at their places: lowest, median, highest of five draws.
         """
-        with self._using([prompt]) as (model, here):
+        with self._using([prompt], source) as (model, here):
             from mnemoscope.attribution import attribute
 
             asked: dict[str, Any] = {"target": target, "against": against, "singles": 32, "top": 32, "edges": 0}
@@ -133,7 +146,13 @@ class Tools:
         return encode(answer | {"parts": parts}, most_bytes)
 
     def test_memories(
-        self, memories: Text, should_fire: Examples, should_not_fire: Examples, sign: Sign = 1, most_bytes: Size = USUAL
+        self,
+        memories: Text,
+        should_fire: Examples,
+        should_not_fire: Examples,
+        sign: Sign = 1,
+        source: Source = None,
+        most_bytes: Size = USUAL,
     ) -> str:
         """Test an idea about at most 20 memories on examples. A memory's score of an example is its highest coefficient
         times `sign` at any position. `auc`: how often an example that should fire it scores higher than one that should
@@ -142,7 +161,7 @@ class Tools:
         the next-token distribution (nats, mean over positions) when all of them are set to 0; `controls_kl`: when
         others as strong at their places are (lowest, median, highest of five draws): within it is no effect of these.
         """
-        with self._using([*should_fire, *should_not_fire]) as (model, here):
+        with self._using([*should_fire, *should_not_fire], source) as (model, here):
             from mnemoscope.agents.examples import measure
 
             told = measure(model, memories_of(memories, model), should_fire, should_not_fire, sign=sign)
@@ -170,12 +189,14 @@ class Tools:
         return tick
 
     @contextmanager
-    def _using(self, prompts: Sequence[str]) -> "Iterator[tuple[LanguageModel, Atlas]]":
-        """The model, to read these prompts, when no other call uses it, and the first atlas, which is its."""
+    def _using(self, prompts: Sequence[str], source: str | None) -> "Iterator[tuple[LanguageModel, Atlas]]":
+        """The model, to read these prompts, each with the source, when no other call uses it; and the first atlas,
+        which is its.
+        """
         if self.model is None:
             raise OptionError("no model is here; start with one: `mnemoscope mcp ATLAS --model MODEL`")
-        model = self.model.result()
-        tokens = sum(len(model.prompt_tokens(prompt)) for prompt in prompts)
+        model = self.model.result().with_source(source)
+        tokens = sum(len(model.prompt_tokens(prompt)) + len(model.reading.given or ()) for prompt in prompts)
         if tokens > TOKENS:
             raise PromptError(f"{tokens:,} tokens are too many for one call; give at most {TOKENS:,}")
         from torch.nn.modules.module import register_module_forward_pre_hook

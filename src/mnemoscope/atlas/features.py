@@ -4,13 +4,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from mnemoscope.atlas.schema import TABLES
 from mnemoscope.foundation.memory_names import HISTOGRAM_EDGES, ZERO_BIN
+
+if TYPE_CHECKING:
+    from mnemoscope.atlas.tables import Tables
 
 _LEAST_EXTREME, _MOST_EXTREME = 2.0**-7, 512.0
 """Extremes for which an eighth, rounded down to a power of two, is an edge of the histogram."""
@@ -25,6 +29,15 @@ IN_AND_OUT = ("key_value", "up_value", "gate_value", "gate_up", "removes_below",
 """The columns of `roles` about what a memory does to what it reads."""
 STRONG = ("strong", "strong_negative")
 """The columns of `strongly_active`, by sign."""
+
+
+def value_rows(atlas: "Tables", layer: int, columns: Sequence[str]) -> pl.DataFrame:
+    """These columns of `values`; of an encoder alone they are null, but for `memory`."""
+    if not atlas.manifest.keys_only:
+        return atlas.table("values", layer=layer, columns=columns)
+    empty = pl.DataFrame(TABLES["values"].columns.empty_table()).select(columns)
+    memories = atlas.table("activity", layer=layer, columns=["memory"])
+    return pl.concat([empty, memories], how="diagonal").select(columns)
 
 
 @dataclass(frozen=True)

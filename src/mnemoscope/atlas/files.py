@@ -31,7 +31,7 @@ from mnemoscope.atlas.manifest import (
     read_sealed,
     table_files,
 )
-from mnemoscope.atlas.schema import TABLES, place, schema_error
+from mnemoscope.atlas.schema import OF_VALUES, TABLES, place, schema_error
 from mnemoscope.errors import AtlasBusy, AtlasDamaged
 from mnemoscope.foundation.files import HubPath, file_hash, is_file_entry, read_object, read_regular, refuse_endless
 from mnemoscope.foundation.heap import ran_out
@@ -206,7 +206,12 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
     if atlas.manifest.part is None:
         of_all, of_layers = _NEEDED
         needed = [*(TABLES[name].path() for name in of_all), TABLES["sentences"].path(0)]
-        needed += [TABLES[name].path(layer) for name in of_layers for layer in atlas.layers]
+        needed += [
+            TABLES[name].path(layer)
+            for name in of_layers
+            for layer in atlas.layers
+            if not (atlas.manifest.keys_only and name in OF_VALUES)
+        ]
         problems += [f"{path}: missing from the manifest" for path in needed if path not in covered]
     for side in SIDES:
         problems += _faults_beside(atlas, side, covered)

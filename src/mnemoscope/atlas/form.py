@@ -185,6 +185,11 @@ class Manifest(Mapping[str, Any]):
         return {path: entry["sha256"] for path, entry in self.files.items()}
 
     @property
+    def keys_only(self) -> bool:
+        """Whether an encoder alone was mined, which has no values."""
+        return self.model.head == "none"
+
+    @property
     def provenance(self) -> Provenance:
         return Provenance(self.model.fingerprint, self.corpus.fingerprint, self.plan_hash)
 

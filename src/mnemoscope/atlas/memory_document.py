@@ -16,7 +16,7 @@ import polars as pl
 from mnemoscope.atlas.experts import as_stored
 from mnemoscope.atlas.features import STRONG, strongly_active
 from mnemoscope.atlas.read import BEST_TRIGGERS, Atlas, MemoryRows, with_texts
-from mnemoscope.errors import AtlasUnfinished
+from mnemoscope.errors import AtlasUnfinished, ModelUnsupported
 from mnemoscope.foundation.memory_names import HISTOGRAM_EDGES, MemoryId
 from mnemoscope.foundation.near_duplicates import count_different
 
@@ -130,7 +130,7 @@ def _read(atlas: Atlas, memories: MemoryRows, table: str) -> pl.DataFrame | None
     if table == "triggers":
         return memories.triggers(None)
     if atlas.manifest.part is None or table in _OF_PARTS:
-        with suppress(AtlasUnfinished):
+        with suppress(AtlasUnfinished, ModelUnsupported):
             rows: pl.DataFrame = getattr(memories, table)()
             return rows
     return None

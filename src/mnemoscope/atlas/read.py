@@ -59,7 +59,8 @@ def open_atlas(path: str | os.PathLike[str]) -> "Atlas":
     """The atlas in a folder, or on the hub at the commit that its revision is now; of that, files are fetched when they
     are first read, and checked.
 
-    Raises AtlasNotFound, AtlasUnfinished, AtlasTooNew or AtlasDamaged. A part (`mine --part I/N`) opens too, but has no
+    Raises AtlasNotFound, AtlasUnfinished, AtlasTooNew or AtlasDamaged. Of an encoder alone reading values raises
+    ModelUnsupported. A part (`mine --part I/N`) opens too, but has no
     values or neighbours: reading them raises AtlasUnfinished.
 
     Args:
@@ -264,8 +265,8 @@ class AtlasLayer:
 
     def table(self, name: str | None = None) -> pl.DataFrame:
         """A table's rows of this layer; without a name one row for each memory: its `name`, `fires` (the share of
-        prefixes with a positive coefficient), `mean` and `max` coefficient, and, but in a part, `value_norm` and
-        `top_text`, the token that its value promotes most.
+        prefixes with a positive coefficient), `mean` and `max` coefficient, and, where there are values, `value_norm`
+        and `top_text`, the token that its value promotes most.
         """
         atlas, layer = self._atlas, self.number
         if name is not None:
@@ -274,7 +275,7 @@ class AtlasLayer:
             "memory", (pl.col("positive") / pl.col("prefixes")).alias("fires"), "mean", "max"
         )
         rows.insert_column(0, _strings("name", [str(atlas.name(layer, number)) for number in rows["memory"]]))
-        if atlas.manifest.part is not None:
+        if not atlas.has("values", layer=layer):
             return rows
         values = atlas.table("values", layer=layer, columns=["memory", "value_norm", "top_tokens"])
         tops = atlas.token_text([tokens[0] for tokens in values["top_tokens"]])
@@ -318,9 +319,8 @@ class MemoryRows:
         return with_texts(self._atlas, _of_sign(self._rows("triggers"), sign))
 
     def value(self) -> pl.DataFrame:
-        """One row: the value vector over the vocabulary, with `top_texts`, `bottom_texts`, `target_text`.
-
-        Raises AtlasUnfinished in a part, which has no values yet.
+        """One row: the value vector over the vocabulary, with `top_texts`, `bottom_texts`, `target_text`; raises
+        AtlasUnfinished in a part, which has no values yet.
         """
         rows = self._with_texts(self._with_texts(self._row_each("values"), "top"), "bottom")
         return rows.with_columns(_strings("target_text", self._atlas.token_text(rows["target"].to_list())))

@@ -42,6 +42,19 @@ _OF_PAIRS = """
     source string | in encoder-decoders: what the text is read with, as stored
     source_tokens [int32] | likewise, with what the tokenizer puts around them
 """
+_OF_CROSS = """
+    cross_input_top int32? | in encoder-decoders whose self- and cross-attention are told apart (columns of attention
+        are then self-attention's alone): top token of the stream that cross-attention is added to; null in a block
+        where they are not, as all columns of cross-attention are
+    cross_attention_top int32? nulls_as=cross_input_top | top token of what cross-attention adds, alone
+    cross_attention_norm float32? form=number | length of what it adds; in a post-norm block before its norm
+    cross_attention_logit float32? form=number nulls_as=cross_attention_logit_mean | what it adds to the logit of
+        `final_top`
+    cross_attention_logit_mean float32? form=number nulls_as=cross_attention_logit_other | the same for the mean logit
+    cross_attention_logit_other float32? form=number | the same for the logit of `other_top`
+    cross_attention_logit_next,cross_attention_logit_other_next float32? form=number | the same for the logits of the
+        text's next token and of `other_next_token`
+"""
 _KINDS = (
     TableKind("vocabulary", 65_536).with_columns("""
         token int32
@@ -177,7 +190,7 @@ _KINDS = (
         sentence,document int64
         position int32 | the prefix is `tokens[0..position]`
         next_token int32
-        final_top int32 | the top of the model's own logits
+        final_top int32? | the top of the model's own logits; null without a head, as all tops and ranks by one
         literal_final_top int32? | the top of the final stream times the head's matrix, as in the paper's formula
     """),
     TableKind(
@@ -189,21 +202,21 @@ _KINDS = (
     ).with_columns("""
         prefix int32
         layer int16
-        residual_top,ffn_top int32 | the top token of r, of u
-        ffn_vote_top int32 | the top token of u under the values' projection
-        output_top int32 | the top token of o
-        residual_final_rank int32 form=rank | of `final` in r
-        residual_final_probability float32 form=share | of `final` in r
-        ffn_final_rank int32 form=rank | of `final` in u
-        output_top_residual_rank int32 form=rank | of o's top token in r
-        residual_top_ffn_rank int32 form=rank | of r's top token in u
+        residual_top,ffn_top int32? | the top token of r, of u
+        ffn_vote_top int32? | the top token of u under the values' projection
+        output_top int32? | the top token of o
+        residual_final_rank int32? form=rank | of `final` in r
+        residual_final_probability float32? form=share | of `final` in r
+        ffn_final_rank int32? form=rank | of `final` in u
+        output_top_residual_rank int32? form=rank | of o's top token in r
+        residual_top_ffn_rank int32? form=rank | of r's top token in u
         active int32 form=count | memories with a coefficient > 0
         effective float32 form=number | (sum c)^2 / sum c^2; 0 where nothing is active
         top_share float32 form=share | the largest c over the sum of c
         major int32 form=count | the size of the smallest set of memories with 90 % of the sum of c
-        votes_ffn int32 form=count | memories with m_i != 0 whose vote, top(sign(m_i) v_i), is `ffn_vote_top`
-        votes_ffn_major int32 form=count | those of them in the smallest set
-        votes_output int32 form=count | memories with m_i != 0 whose vote is `output_top`
+        votes_ffn int32? form=count | memories with m_i != 0 whose vote, top(sign(m_i) v_i), is `ffn_vote_top`
+        votes_ffn_major int32? form=count | those of them in the smallest set
+        votes_output int32? form=count | memories with m_i != 0 whose vote is `output_top`
         literal_residual_top,literal_ffn_top,literal_output_top int32? | the top token of r, of the feed-forward
             layer's own output y and of o by the paper's formula: times the head's matrix, no norm, gain or bias
         literal_residual_final_probability float32? form=share | of `final` in softmax(r E^T)
@@ -346,7 +359,7 @@ _KINDS = (
         attribution_among_20 float32 form=share label='among the 20 largest attributions' | the same of
             attributions
     """),
-    TableKind("attention", 65_536, optional=True).with_columns("""
+    TableKind("attention", 65_536, optional=True, for_some=_OF_CROSS).with_columns("""
         prefix int32
         layer int16
         other_top int32 | the final token of another prefix (the next one in a seeded circle)
@@ -411,6 +424,11 @@ THE_PAPERS = (
     "refinement_confidence",
     "refinement_events",
 )
+OF_VALUES = (
+    *("values", "neighbours", "roles", "attention", "width", "memorised", "importance"),
+    *("readings", "key_readings"),
+)
+"""Tables that an encoder alone does not have: they read values by a head."""
 BEYOND = ("attention_share", "key_agreement", "lenses", "memorised", "width", "importance", "input_output")
 """Questions that the paper left open; each needs an optional table."""
 QUESTIONS = (*THE_PAPERS, *BEYOND)

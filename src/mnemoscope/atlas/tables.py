@@ -19,14 +19,15 @@ from mnemoscope.atlas.experts import counted_through, with_names
 from mnemoscope.atlas.files import AtlasFiles
 from mnemoscope.atlas.form import Manifest
 from mnemoscope.atlas.manifest import mined_from
-from mnemoscope.atlas.schema import LENS_TABLES, TABLES, place, table_kind
-from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, OptionError
+from mnemoscope.atlas.schema import LENS_TABLES, OF_VALUES, TABLES, place, table_kind
+from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, ModelUnsupported, OptionError
 from mnemoscope.foundation.formatting import runs
 from mnemoscope.foundation.heap import ran_out
 from mnemoscope.foundation.options.mining_options import TRIGGERS, TRIGGERS_OF_EXPERTS, MiningOptions
 from mnemoscope.foundation.options.model_options import AS_USUAL
 from mnemoscope.foundation.origin import made_by
 from mnemoscope.foundation.processes import refuse_forked
+from mnemoscope.foundation.words import KEYS_ONLY
 
 Frame = TypeVar("Frame", pl.DataFrame, pl.LazyFrame)
 
@@ -60,6 +61,8 @@ class Tables(AtlasFiles):
             raise AtlasUnfinished(
                 f"{self.path} is {part} and has no {name} yet; join all parts with `mnemoscope merge`"
             )
+        if not files and self.manifest.keys_only and name in OF_VALUES:
+            raise ModelUnsupported(f"{self.path} has no {name}: {KEYS_ONLY}")
         if not files:
             remedy = rebuild_command(self.path, name, self.manifest)
             raise AtlasUnfinished(f"{self.path} has no table {name}; make it with {remedy}")

@@ -344,7 +344,7 @@ def attribute(
             atlas,
             seed,
             **options_of(prompt),
-            **({} if source is None else {"source": source}),
+            **({"source": model.given_source} if model.given_source else {}),
             target=target,
             against=against,
             position=position,

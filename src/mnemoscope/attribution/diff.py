@@ -99,13 +99,15 @@ class Side:
 @dataclass(frozen=True)
 class Parting:
     """Where two runs are compared: the prompts as asked, what each reads up to there, of which the last `generated`
-    tokens were written by both or added; and a and b, what the second and the first then predict (None: never).
+    tokens were written by both or added; a and b, what the second and the first then predict (None: never); and the
+    source that both read, of encoder-decoders.
     """
 
     prompts: tuple[str, str]
     tokens: tuple[tuple[int, ...], tuple[int, ...]]
     generated: int
     pair: tuple[int, int] | None
+    source: str | None = None
 
 
 @opens
@@ -158,13 +160,13 @@ def diff(
         raise OptionError("give one of --other, --other-adapter and --other-prompt")
     DiffOptions.check(locals() | {"restored": restored or None})
     check_restored(restored, top, two_prompts=other_prompt is not None, generate=generate)
-    alone, model = model, model.with_source(source)
+    model.with_source(source)
     if generate:
         check_continues(model)
     if mask is not None:
         prompt = model.prompt_text(prompt, mask=mask)
         other_prompt = None if other_prompt is None else model.prompt_text(other_prompt, mask=mask)
-    second = model if other_prompt is not None else second_model(alone, other, other_adapter).with_source(source)
+    second = model if other_prompt is not None else second_model(model, other, other_adapter)
     origin = origin_of(
         [model.fingerprint, second.fingerprint],
         atlas,
@@ -183,7 +185,7 @@ def diff(
         report_to(progress) as report,
         Differ(model, second, atlas=atlas, patch=patch, seed=seed, progress=report) as differ,
     ):
-        parting = differ.find_parting(prompt, other_prompt, target, against)
+        parting = differ.find_parting(prompt, other_prompt, target, against, source=source)
         difference = differ.explain(parting, both=both, top=top)
         written = differ.write(parting, difference.towards(restored), generate)
         weights = pl.DataFrame() if second is model else weight_changes(model, second)
@@ -257,23 +259,35 @@ class Differ(ExitStack):
             self.enter_context(one.lock)
         return self
 
+    def _with_source(self, source: str | None) -> tuple[LanguageModel, LanguageModel]:
+        """Both models on prompts with this source; one for both where they are one."""
+        models = [one.with_source(source) for one in dict.fromkeys(self._models)]
+        return models[0], models[-1]
+
     def find_parting(
-        self, prompt: Prompt, other_prompt: Prompt | None, target: str | None, against: str | None
+        self,
+        prompt: Prompt,
+        other_prompt: Prompt | None,
+        target: str | None,
+        against: str | None,
+        *,
+        source: str | None = None,
     ) -> Parting:
-        first = second = self._models[0].prompt_text(prompt)
+        models = self._with_source(source)
+        first = second = models[0].prompt_text(prompt)
         if other_prompt is None:
-            tokens, pair = self._one_prompt(first, target, against)
+            tokens, pair = self._one_prompt(models, first, target, against)
             both = tokens, tokens
         else:
-            second = self._models[0].prompt_text(other_prompt)
-            both, pair = self._two_prompts(first, second, target, against)
-        return Parting((first, second), both, len(both[0]) - len(self._models[0].prompt_tokens(first)), pair)
+            second = models[0].prompt_text(other_prompt)
+            both, pair = self._two_prompts(models[0], first, second, target, against)
+        return Parting((first, second), both, len(both[0]) - len(models[0].prompt_tokens(first)), pair, source)
 
     def _one_prompt(
-        self, prompt: str, target: str | None, against: str | None
+        self, models: tuple[LanguageModel, LanguageModel], prompt: str, target: str | None, against: str | None
     ) -> tuple[tuple[int, ...], tuple[int, int] | None]:
         """The shared tokens up to where the answers part, and a and b; None where they never do."""
-        model, second = self._models
+        model, second = models
         if (target is None) != (against is None):
             raise OptionError("give both answers, for and against, or neither, to compare the models' own")
         if target is not None:
@@ -294,10 +308,10 @@ class Differ(ExitStack):
                 break
         return tuple(tokens), None
 
+    @staticmethod
     def _two_prompts(
-        self, prompt: str, other: str, target: str | None, against: str | None
+        model: LanguageModel, prompt: str, other: str, target: str | None, against: str | None
     ) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], tuple[int, int]]:
-        model = self._models[0]
         tokens = [model.prompt_tokens(text) for text in (prompt, other)]
         if tokens[0] == tokens[1]:
             raise PromptError("the other prompt is the prompt itself; give another one")
@@ -316,7 +330,8 @@ class Differ(ExitStack):
 
     def explain(self, parting: Parting, *, both: bool, top: int, patched: bool = True) -> RunDifference:
         """What changed between the two runs there; `patched` also sets memories back, which takes most of the time."""
-        model, names, pair = self._models[1], self.names, parting.pair
+        models, names, pair = self._with_source(parting.source), self.names, parting.pair
+        model = models[1]
         texts, raw = model.vocabulary()
         written = parting.tokens[0][len(parting.tokens[0]) - parting.generated :]
         continued = b"".join(raw[token] for token in written).decode("utf-8", "replace")
@@ -326,7 +341,7 @@ class Differ(ExitStack):
             never = f"The two never part {where}: {names[0]} and {names[1]} answer alike."
             return RunDifference(*read, None, notes=(never,))
         answers = Token(pair[1], texts[pair[1]]), Token(pair[0], texts[pair[0]])
-        one, its = (_run(asked, tokens, pair) for asked, tokens in zip(self._models, parting.tokens, strict=True))
+        one, its = (_run(asked, tokens, pair) for asked, tokens in zip(models, parting.tokens, strict=True))
         shared = (1 / one.scale + 1 / its.scale) / 2
         changes = _part_changes(one, its, shared)
         rows = [(part, layer, change) for (part, layer), change in changes.items() if change]
@@ -383,7 +398,7 @@ class Differ(ExitStack):
         """What both models write from where they part, and the second with memories set back, if there are any."""
         if parting.pair is None or not tokens:
             return ()
-        first, second = self._models
+        first, second = self._with_source(parting.source)
         begun, named = parting.tokens[1], [MemoryId.parse(name) for name in memories]
         writers = {"first": write_plainly(first), "second": write_plainly(second)}
         if named:
@@ -392,9 +407,9 @@ class Differ(ExitStack):
         count = {"set back": len(named)}
         return tuple(Written(by, count.get(by), *text) for by, text in texts.items())
 
-    def says(self, tokens: Sequence[int], memories: Sequence[str], *, many: int) -> NDArray[np.int64]:
+    def says(self, parting: Parting, tokens: Sequence[int], memories: Sequence[str], *, many: int) -> NDArray[np.int64]:
         """`says_set_back` after these tokens, with 1, 2, 4 and so on of the memories, up to all."""
-        back = SetBack.of(*self._models, tokens, self._patch)
+        back = SetBack.of(*self._with_source(parting.source), tokens, self._patch)
         named = [MemoryId.parse(name) for name in memories]
         return says_set_back(back, named, powers(len(named), MOST), many=many, seed=(self._seed, 9))
 

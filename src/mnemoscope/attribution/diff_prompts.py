@@ -142,7 +142,7 @@ def diff_prompts(
 
         def ask(row: PromptRow) -> tuple[Parting, RunDifference]:
             asked = row["prompt"], row.get("other_prompt"), row.get("for"), row.get("against")
-            parting = differ.find_parting(*asked)
+            parting = differ.find_parting(*asked, source=row.get("source"))
             return parting, differ.explain(parting, both=True, top=_ALL)
 
         asked, refused = ask_each(prompts, ask, report, "comparing")
@@ -186,12 +186,12 @@ def _held_out(
     for number, parting in enumerate(runs if memories and held else (), 1):
         tokens, begun = parting.tokens[1], len(parting.tokens[1]) - parting.generated
         if parting.pair is not None:
-            says = differ.says(tokens, memories, many=1)[..., 0]
+            says = differ.says(parting, tokens, memories, many=1)[..., 0]
             gone.append(says != parting.pair[0])
             as_first.append(says == parting.pair[1])
         elif parting.generated:
             many = min(_ANSWER, parting.generated)
-            says = differ.says(tokens[: begun + many - 1], memories, many=many)
+            says = differ.says(parting, tokens[: begun + many - 1], memories, many=many)
             changed.append((says != np.array(tokens[begun : begun + many])).any(2))
         progress("held-out prompts", number, len(runs), "prompts")
 

@@ -120,8 +120,9 @@ def attribute_prompts(
     listed = np.zeros(sum(model.sizes.memories))
 
     def ask(row: PromptRow) -> Attributor:
-        contrast = choose_contrast(model, row["prompt"], target=row.get("for"), against=row.get("against"))
-        one = Attributor(model, contrast, seed=seed)
+        given = model.with_source(row.get("source"))
+        contrast = choose_contrast(given, row["prompt"], target=row.get("for"), against=row.get("against"))
+        one = Attributor(given, contrast, seed=seed)
         sums.append(one.grid.sum_columns(one.attributions * one.grid.outside))
         listed[np.unique(one.grid.across(one.largest[:SINGLES]))] += 1
         one.forget()
@@ -133,7 +134,7 @@ def attribute_prompts(
         order = np.random.default_rng((seed, 4)).permutation(len(asked))
         half = (len(asked) + 1) // 2
         first, held = order[:half], order[half:]
-        curve = _held_out_curve(model, [asked[one] for one in held], each[first].mean(0), seed, report)
+        curve = _held_out_curve([asked[one] for one in held], each[first].mean(0), seed, report)
     mean = each.mean(0)
     best = rank(np.flatnonzero(mean), np.abs(mean))[:top]
     draws = np.random.default_rng((seed, 5)).integers(0, len(each), (RESAMPLES, len(each)))
@@ -158,9 +159,7 @@ def attribute_prompts(
     )
 
 
-def _held_out_curve(
-    model: LanguageModel, held: Sequence[Attributor], mean: Floats, seed: int, progress: Progress
-) -> Curve:
+def _held_out_curve(held: Sequence[Attributor], mean: Floats, seed: int, progress: Progress) -> Curve:
     """Medians over prompts of F without the first memories of an order, at all positions outside the frame."""
     order = rank(np.flatnonzero(mean > 0), mean)[:_TOGETHER]
     ks = powers(len(order), _TOGETHER)
@@ -170,7 +169,9 @@ def _held_out_curve(
         every, edges = np.concatenate(by_memory), np.cumsum([len(places) for places in by_memory])
         counts = [int(edges[k - 1]) for k in ks]
         sets, short = draw_sets(one.grid, one.strengths, every, counts, barred=every, seed=(seed, 6, number))
-        values = Ablations(model, one.ids, one.difference, one.grid).run([*(every[:count] for count in counts), *sets])
+        values = Ablations(one.model, one.ids, one.difference, one.grid).run(
+            [*(every[:count] for count in counts), *sets]
+        )
         rows.append(values.reshape(DRAWS + 1, len(ks)))
         missing += short
         one.forget()

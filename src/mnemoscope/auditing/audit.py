@@ -25,7 +25,7 @@ from mnemoscope.auditing.likelihoods import Likelihood, Tick, Tokens, likelihood
 from mnemoscope.corpus.sources.pydocs import documents
 from mnemoscope.corpus.sources.secrets import read_secrets
 from mnemoscope.corpus.sources.sentences import split_sentences
-from mnemoscope.errors import PromptError
+from mnemoscope.errors import ModelUnsupported, PromptError
 from mnemoscope.foundation.formatting import show_text
 from mnemoscope.foundation.memory_changes import Intervention
 from mnemoscope.foundation.memory_names import MemoryId
@@ -170,8 +170,9 @@ def audit(
     measured on the other strings, or for a single string on the built-in text. A function `progress` is called before
     every forward and may raise to end the audit.
 
-    Raises ModelUnsupported for one that reads sentences whole, PromptError for a string of one token, or longer than
-    the context, ModelDiffers for an atlas of another model, CorpusError for the file, OptionError, NotFinite.
+    Raises ModelUnsupported for one that reads sentences whole or a source, PromptError for a string of one token, or
+    longer than the context, ModelDiffers for an atlas of another model, CorpusError for the file, OptionError,
+    NotFinite.
 
     Args:
         model: A LanguageModel, or a name that `load_model` takes.
@@ -227,7 +228,11 @@ print(ms.audit(model, [text]{"".join(named)}{beside}))
 
 
 def string_tokens(model: LanguageModel, text: str) -> list[int]:
-    """The tokens of a string."""
+    """The tokens of a string; raises ModelUnsupported for an encoder-decoder."""
+    if model.sources is not None:
+        raise ModelUnsupported(
+            f"{model.spec} writes its text of a source, and an audit gives none; use trace or attribute (--source)"
+        )
     try:
         tokens = model.prompt_tokens(text)
     except PromptError as error:

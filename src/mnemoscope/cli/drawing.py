@@ -31,7 +31,7 @@ from mnemoscope.foundation.formatting import (
     times_chance,
 )
 from mnemoscope.foundation.near_duplicates import group_folds
-from mnemoscope.foundation.words import Words, in_words
+from mnemoscope.foundation.words import KEYS_ONLY, Words, in_words
 
 if TYPE_CHECKING:
     from mnemoscope.atlas.memory_document import MemoryDocument, Row
@@ -123,7 +123,8 @@ def draw_memory(document: "MemoryDocument", *, limit: int) -> None:
     _draw_triggers(console, "Triggers (highest activations)", document, 1, limit=limit)
     _draw_triggers(console, "Lowest activations", document, -1, limit=limit)
     if (value := document.row("value")) is None:
-        _headline(console, f"No value yet: this is {manifest.part}; `mnemoscope merge` makes it")
+        why = f"yet: this is {manifest.part}; `mnemoscope merge` makes it" if manifest.part else f"here: {KEYS_ONLY}"
+        _headline(console, f"No value {why}")
     else:
         _draw_value(console, document, value)
     for table, (headline, rank, texts, of) in _LENSES.items():

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mnemoscope.errors import PromptError
-from mnemoscope.foundation.words import NEXT, SAME, Words
+from mnemoscope.foundation.words import NEXT, SAME, UNMASKED, Words
 
 Count = TypeVar("Count", int, NDArray[np.int64])
 
@@ -51,7 +51,7 @@ class Reading:
     @property
     def words(self) -> Words:
         """Those of pages and printed lines."""
-        return NEXT if self.causal else SAME
+        return NEXT if self.causal else UNMASKED if self.mask is None else SAME
 
     @property
     def offset(self) -> int:
@@ -93,9 +93,9 @@ class Reading:
 
     def context(self, tokens: NDArray[Any], position: int, *, seen: bool = False) -> NDArray[Any]:
         """The tokens that the model is run on, framed, to ask about a position, and what stands where its state speaks
-        of; without that, `seen`, a masked model is given the token itself.
+        of; without that, `seen`, a masked model is given the token itself, as is an encoder without a mask.
         """
-        if self.causal or seen:
+        if self.causal or seen or self.mask is None:
             return tokens[: position + 1 if self.causal else None]
         hidden = tokens.copy()
         hidden[position] = self.mask
@@ -118,7 +118,7 @@ class Reading:
         """The column of framed `ids` at which it is asked what stands there or behind: the mask's, or the last one.
         Raises PromptError where a masked model is given none, or several.
         """
-        if self.causal:
+        if self.causal or self.mask is None:
             return ([*ids].index(SOURCE) if SOURCE in ids else len(ids)) - 1
         masks = [column for column, token in enumerate(ids) if token == self.mask]
         if len(masks) != 1:

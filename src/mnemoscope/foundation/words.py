@@ -14,6 +14,7 @@ from typing import Any
 
 Words = Mapping[str, str]
 
+KEYS_ONLY = "this encoder has no head for tokens: its keys are read, and nothing is asked of its values"
 CONTINUES_NOTHING = (
     "a model that reads sentences whole continues no text: generation, audits and `memorised` are not asked of it"
 )
@@ -99,6 +100,8 @@ _PHRASES = {
 
 NEXT: Words = MappingProxyType({name: phrases[0] for name, phrases in _PHRASES.items()})
 SAME: Words = MappingProxyType({name: phrases[1] for name, phrases in _PHRASES.items()})
+UNMASKED: Words = MappingProxyType({name: phrase.replace("masked ", "") for name, phrase in SAME.items()})
+"""Those of an encoder that hides no token."""
 
 
 def in_words(declared: Any, words: Words) -> Any:

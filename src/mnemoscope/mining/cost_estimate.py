@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from mnemoscope.atlas.schema import OF_VALUES
 from mnemoscope.corpus import prepare
 from mnemoscope.corpus.tokenized.finalize import expected_share
 from mnemoscope.foundation.options.mining_options import MiningOptions
@@ -150,8 +151,10 @@ def estimate(
         documents = counts["documents"] * scale
         loader = BatchLoader(copy, model, batch_tokens=default_batch_tokens(model), seed=0)
         often, rarely = _token_seconds(model, loader, progress)
-    speeds = Speeds(often, rarely, _reading_seconds(model), _value_seconds(model, progress))
-    seconds = {"text": reading * scale} | stage_seconds(text, speeds, model.sizes.memories)
+    of_head = (0.0, 0.0) if model.keys_only else (_reading_seconds(model), _value_seconds(model, progress))
+    seconds = {"text": reading * scale} | stage_seconds(text, Speeds(often, rarely, *of_head), model.sizes.memories)
+    if model.keys_only:
+        seconds = {stage: each for stage, each in seconds.items() if stage not in ("scales", *OF_VALUES)}
     shape = StateShape.of(model, keep=default_triggers(model))
     state = MiningState(shape, devices=[torch.device("meta")] * model.sizes.layers)
     size = sum(tensor.nbytes for tensor in state.tensors().values())

@@ -14,13 +14,13 @@ from mnemoscope.atlas.derived_manifest import record_hashes, write_beside
 from mnemoscope.atlas.folder import remove_work
 from mnemoscope.atlas.manifest import EXTENSIONS as SIDE
 from mnemoscope.atlas.manifest import RUN
-from mnemoscope.atlas.schema import MADE_WITH, TABLES, check_optional
+from mnemoscope.atlas.schema import MADE_WITH, OF_VALUES, TABLES, check_optional
 from mnemoscope.errors import AtlasUnfinished, ModelUnsupported, OptionError
 from mnemoscope.foundation.files import read_object, refuse_hub
 from mnemoscope.foundation.options.mining_options import AUTO, ExtendOptions
 from mnemoscope.foundation.options.model_options import ModelOptions
 from mnemoscope.foundation.progress import Progress, ignore_progress, report_to
-from mnemoscope.foundation.words import CONTINUES_NOTHING
+from mnemoscope.foundation.words import CONTINUES_NOTHING, KEYS_ONLY
 from mnemoscope.mining.passes.random_pass import prepare_again
 from mnemoscope.mining.stages import OPTIONAL_TABLES, STAGES
 from mnemoscope.models import LanguageModel
@@ -48,6 +48,7 @@ def extend(
     adapter: str | None = None,
     tokenizer: str | None = None,
     beginning: str | None = None,
+    side: str | None = None,
     dequantize: bool = False,
     revision: str | None = None,
     dict: str | os.PathLike[str] | None = None,
@@ -73,6 +74,7 @@ def extend(
         adapter: A PEFT adapter (LoRA and others) to put on the model: its folder or hub id.
         tokenizer: The tokenizer, if the model has none or needs another; ids: texts are token ids.
         beginning: The token before every sentence, if not the model's own; none: nothing.
+        side: The half of an encoder-decoder that is read; of an encoder the keys alone: decoder (None) or encoder.
         dequantize: Widen quantised weights at load.
         revision: The hub model's revision: a branch, tag or commit.
         dict: A fairseq model's dict.txt, if it is elsewhere.
@@ -89,10 +91,13 @@ def extend(
     atlas = atlas if isinstance(atlas, Atlas) else open_atlas(Path(atlas))
     refuse_hub(atlas.path)
     check_optional(tables)
-    left_out = {"samples", "random"} if atlas.reading.causal else {"samples", "random", "memorised"}
-    if not atlas.reading.causal and "memorised" in tables:
-        raise ModelUnsupported(CONTINUES_NOTHING)
+    refused = {} if atlas.reading.causal else {"memorised": CONTINUES_NOTHING}
+    if atlas.manifest.keys_only:
+        refused |= {name: KEYS_ONLY for name in OF_VALUES}  # noqa: C420
+    for name in refused.keys() & {*tables}:
+        raise ModelUnsupported(refused[name])
     # Without names not samples, which are as large as the triggers, nor random, for which the text is read again.
+    left_out = {"samples", "random", *refused}
     wanted = [name for name in OPTIONAL_TABLES if (name in tables if tables else name not in left_out)]
     there = [name for name in wanted if has_table(atlas, name)]
     mined = [name for name in there if files_of(atlas, name)[0] in atlas.manifest.hashes]

@@ -80,6 +80,7 @@ def mine(
     adapter: str | None = None,
     tokenizer: str | None = None,
     beginning: str | None = None,
+    side: str | None = None,
     dequantize: bool = False,
     revision: str | None = None,
     dict: str | os.PathLike[str] | None = None,
@@ -131,6 +132,7 @@ def mine(
         adapter: A PEFT adapter (LoRA and others) to put on the model: its folder or hub id.
         tokenizer: The tokenizer, if the model has none or needs another; ids: texts are token ids.
         beginning: The token before every sentence, if not the model's own; none: nothing.
+        side: The half of an encoder-decoder that is read; of an encoder the keys alone: decoder (None) or encoder.
         dequantize: Widen quantised weights at load.
         revision: The hub model's revision: a branch, tag or commit.
         dict: A fairseq model's dict.txt, if it is elsewhere.

@@ -4,6 +4,7 @@ Mining does them in order, `extend` does those of one optional table, `merge` al
 the first stage that needs all triggers.
 """
 
+from mnemoscope.atlas.schema import OF_VALUES
 from mnemoscope.mining.passes.attention import AttentionPass
 from mnemoscope.mining.passes.importance import ImportancePass
 from mnemoscope.mining.passes.memorised import DRAWING, MemorisedPass, draw_documents
@@ -59,4 +60,10 @@ OPTIONAL_TABLES: tuple[str, ...] = tuple(dict.fromkeys(stage.table for stage in 
 def mined_stages(plan: MiningPlan) -> tuple[Stage, ...]:
     """The stages of mining by a plan, in order: those asked for are named by their table, or make no table (`own`)."""
     asked = {"always": True, "never": False}
-    return tuple(stage for stage in STAGES if asked.get(stage.mined, getattr(plan, stage.table or "own", None)))
+    stages = (stage for stage in STAGES if asked.get(stage.mined, getattr(plan, stage.table or "own", None)))
+    return tuple(stage for stage in stages if plan.head != "none" or not _of_values(stage))
+
+
+def _of_values(stage: Stage) -> bool:
+    """Whether it needs a head, which an encoder alone does not have."""
+    return stage.name == "scales together" or (stage.table or stage.name) in ("scales", *OF_VALUES)

@@ -23,7 +23,8 @@ from mnemoscope.foundation.memory_changes import At
 from mnemoscope.foundation.memory_names import MemoryId, Numbering
 from mnemoscope.foundation.options.chat_prompt import ChatPrompt, Prompt, check_messages
 from mnemoscope.foundation.options.model_options import display_name, full_name
-from mnemoscope.models.anatomy.anatomy import Anatomy, Layer, experts_chosen
+from mnemoscope.foundation.words import KEYS_ONLY
+from mnemoscope.models.anatomy.anatomy import Anatomy, Layer
 from mnemoscope.models.loaded_parts import LoadedParts
 from mnemoscope.models.memories.groups import Group, join
 from mnemoscope.models.model_facts import Proof, Sizes, count_parameters
@@ -39,7 +40,7 @@ from mnemoscope.models.tokens.chat_reader import ChatReader, chat_template
 from mnemoscope.models.tokens.id_tokens import IdTokens
 from mnemoscope.models.tokens.model_tokens import Reader
 from mnemoscope.models.tokens.prompt_reader import mask_text, read_answer, read_prompt
-from mnemoscope.models.tokens.sources import Sources, given_source
+from mnemoscope.models.tokens.sources import given_source
 
 Texts = Prompt | Iterable[Prompt]
 Memories = str | MemoryId | int | Iterable[str | MemoryId | int] | None
@@ -75,12 +76,13 @@ class LanguageModel(metaclass=_Reloaded):
     `block` is the kind of the blocks (pre-norm, post-norm, sandwich, parallel). `has_negative`: coefficients can be
     below zero; `signs` are their signs, (1, -1) or (1,). `longest` is the most tokens of a sentence, without the
     beginning token. `ends` are the tokens that end a generated text: the end-of-text tokens, and the beginning token.
-    `linear_head`: the head is one matrix, behind a transform or not (an adaptive softmax is not). `probed`: keys or
-    values are the outputs of modules for unit vectors. `device` is the head's and the input's, `devices` are the
-    layers', `lies_on` are those of the weights. `boundaries` are row lengths, with the beginning token, beyond which
-    the function differs (company.py). `eager`: plain attention is the same function. `unread` are the stored weights
-    that the model did not take. `fingerprint` covers model and beginning, `content` the model only; `source` and
-    `opening` open it, `name` and `spec` are shown. `cache` keeps what readers compute of the model.
+    `linear_head`: the head is one matrix, behind a transform or not (an adaptive softmax is not). `keys_only`: an
+    encoder alone, without a head. `probed`: keys or values are the outputs of modules for unit vectors. `device` is the
+    head's and the input's, `devices` are the layers', `lies_on` are those of the weights. `boundaries` are row lengths,
+    with the beginning token, beyond which the function differs (company.py). `eager`: plain attention is the same
+    function. `unread` are the stored weights that the model did not take. `fingerprint` covers model and beginning,
+    `content` the model only; `source` and `opening` open it, `name` and `spec` are shown. `cache` keeps what readers
+    compute of the model. `given_source` is the text that prompts of an encoder-decoder are read with, if one was given.
 
     Hold `lock` while running the model with hooks, which see every forward: one thread at a time, reentrant.
     """
@@ -90,7 +92,7 @@ class LanguageModel(metaclass=_Reloaded):
         self.anatomy = anatomy
         self.source, self.opening, self.hub = parts.spec, parts.opening, parts.hub
         self.name = parts.name or display_name(full_name(parts.spec))
-        self.spec = "+".join(filter(None, (self.name, parts.opening.for_display().adapter)))
+        self.spec = parts.opening.spec_of(self.name)
         self.revision, self.content = revision, content
         self.reading = parts.reads(anatomy.rows)
         self.fingerprint = fingerprint(content, beginning, self.reading)
@@ -99,13 +101,14 @@ class LanguageModel(metaclass=_Reloaded):
         self.gated = any(layer.ffn.has_gate for layer in layers)
         self.activation = anatomy.activation
         # A probed map has the dtype of its module's products; the streams have the head's.
-        last = anatomy.head if anatomy.two_level is None else layers[0].ffn.exits[0]
+        self.final_norm, self.keys_only = anatomy.final_norm is not None, anatomy.keys_only
+        self.linear_head = anatomy.two_level is None and not self.keys_only
+        last = anatomy.head if self.linear_head else layers[0].ffn.exits[0]
         self.dtype, self.device = computes_in(last)
         self.devices = tuple(device_of_module(layer.ffn.exits[-1]) for layer in layers)
         self.lies_on = places_of(anatomy.model)
         self.has_negative = any(one.ffn.goes_negative(dtype=self.dtype, device=self.device) for one in layers)
         self.signs = (1, -1) if self.has_negative else (1,)
-        self.final_norm, self.linear_head = anatomy.final_norm is not None, anatomy.two_level is None
         self.probed = any(layer.ffn.is_probed for layer in layers)
         self._values = Cache(PROBED_BYTES, weigh=lambda values: values.untyped_storage().nbytes())
         self.usage: NetworkGuard | None = None
@@ -123,12 +126,10 @@ class LanguageModel(metaclass=_Reloaded):
             vocabulary=anatomy.rows,
             context=parts.context,
             parameters=count_parameters(anatomy.model),
-            ffn_parameters=sum(layer.ffn.parameters for layer in layers),
+            ffn_parameters=anatomy.ffn_parameters,
         )
         self.longest = self.sizes.context - self.reading.framing
-        self.sources = None
-        if parts.sources is not None and self.reading.source is not None:
-            self.sources = Sources(parts.sources, self.reading.source, parts.longest_source, anatomy.rows)
+        self.sources, self.given_source = parts.sources_of(self.reading), ""
         self.boundaries, self.eager, self.unread = parts.boundaries, True, parts.unread
         if not self.reading.causal or self.sources is not None:  # rows of one length only: nothing is padded
             self.boundaries = tuple(range(1, self.sizes.context))
@@ -155,14 +156,6 @@ class LanguageModel(metaclass=_Reloaded):
         """Those of all layers; empty if no layer has experts."""
         every = {layer: self.numbering(layer) for layer in range(self.sizes.layers)}
         return every if any(numbering.routed is not None for numbering in every.values()) else {}
-
-    def memories_at_once(self, layer: int) -> int:
-        """How many coefficients of a layer a token has: in a mixture those of its experts."""
-        numbering = self.numbering(layer)
-        if numbering.routed is None:
-            return numbering.count
-        experts = min(numbering.routed, experts_chosen(self.anatomy.model.config))
-        return experts * numbering.widths[0] + sum(numbering.widths[numbering.routed :])
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -214,8 +207,7 @@ class LanguageModel(metaclass=_Reloaded):
             return mask_text(prompt, mask, self.reading, model=self.spec)
         if isinstance(prompt, str):
             return prompt
-        messages = check_messages(prompt)
-        return self.chat_reader().prompt(messages, whole=whole)
+        return self.chat_reader().prompt(check_messages(prompt), whole=whole)
 
     def chat_reader(self) -> ChatReader:
         """Reads chats by the tokenizer's template; raises ModelUnsupported without one."""
@@ -274,6 +266,7 @@ class LanguageModel(metaclass=_Reloaded):
 
         A view if the model is float32. Raises ModelUnsupported for a head that is not one matrix.
         """
+        self.require_head()
         if self.anatomy.two_level is not None:
             raise ModelUnsupported("the head is an adaptive softmax, not one matrix; ask for scores instead")
         return matrix_of(self.anatomy.head).detach().float()
@@ -285,6 +278,11 @@ class LanguageModel(metaclass=_Reloaded):
         if two_level is None:
             return LinearHead(self.head())
         return two_level if self.dtype == torch.float32 else copy.deepcopy(two_level).float()
+
+    def require_head(self) -> None:
+        """Raises ModelUnsupported for an encoder alone."""
+        if self.keys_only:
+            raise ModelUnsupported(KEYS_ONLY)
 
     def fold(self, vectors: Tensor) -> Tensor:
         """Vectors of the stream, [n, hidden] -> [n, hidden'], float32: centring and gain of the final norm folded in,
@@ -362,8 +360,9 @@ class LanguageModel(metaclass=_Reloaded):
         gain or lens. With `gain`, `layer` names the block whose output norm (sandwich, post-norm) comes first; None if
         the vectors are in the stream.
 
-        Raises OptionError for an unknown projection.
+        Raises OptionError for an unknown projection, ModelUnsupported without a head.
         """
+        self.require_head()
         with torch.inference_mode():
             if projection == "lens":
                 return self.anatomy.readout(vectors.to(self.dtype)).float()
@@ -407,7 +406,15 @@ class LanguageModel(metaclass=_Reloaded):
 
     @held
     def logits(self, ids: Tensor) -> Tensor:
-        """The model's own logits [batch, position, vocab], float32, for ids [batch, position]."""
+        """The model's own logits [batch, position, vocab], float32, for ids [batch, position]; raises ModelUnsupported
+        without a head.
+        """
+        self.require_head()
+        return self.outputs(ids)
+
+    @held
+    def outputs(self, ids: Tensor) -> Tensor:
+        """The logits for ids, or of an encoder alone its last stream [batch, position, hidden], float32."""
         return self._forward(self.anatomy.model, ids).float()
 
     def _forward(self, module: nn.Module, ids: Tensor, *, gradients: bool = False, past: Any = None) -> Tensor:
@@ -425,7 +432,7 @@ class LanguageModel(metaclass=_Reloaded):
         if reading is self.reading:
             return self
         other = copy.copy(self)
-        other.reading = reading
+        other.reading, other.given_source = reading, source if isinstance(source, str) else ""
         return other
 
     def coefficients(

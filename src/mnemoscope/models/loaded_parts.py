@@ -14,6 +14,7 @@ from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions, 
 from mnemoscope.foundation.reading import Reading
 from mnemoscope.models.anatomy.anatomy import Anatomy
 from mnemoscope.models.tokens.model_tokens import Beginning, Reader, chosen_beginning
+from mnemoscope.models.tokens.sources import Sources
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,13 @@ class LoadedParts:
                 raise OptionError("--beginning is of decoders alone; this model has a frame of its own")
             return Beginning(next(iter(self.reading(rows).before), None), "frame")
         return usual if asked is None else chosen_beginning(asked, usual, self.tokens, rows=rows)
+
+    def sources_of(self, reading: Reading) -> Sources | None:
+        """What reads sources, if the model reads some."""
+        if self.sources is None or reading.source is None:
+            return None
+        rows = len(self.network.get_encoder().get_input_embeddings().weight)
+        return Sources(self.sources, reading.source, self.longest_source, rows)
 
 
 def raised_by_package(error: BaseException) -> bool:

@@ -23,7 +23,6 @@ from mnemoscope.errors import AtlasUnfinished, ModelUnsupported, StoreFailed
 from mnemoscope.foundation.files import write_json
 from mnemoscope.foundation.processes import refuse_forked
 from mnemoscope.foundation.progress import Progress, ignore_progress
-from mnemoscope.foundation.words import CONTINUES_NOTHING
 from mnemoscope.patterns import write_patterns
 from mnemoscope.questions.question import EMPTY, Answer
 from mnemoscope.questions.registry import answer, load_question
@@ -211,8 +210,7 @@ def stored_answers(atlas: Atlas) -> dict[str, Answer]:
         remedy = f"make it with `mnemoscope analyze {shlex.quote(str(atlas.path))}`"
         if lacking := lacking_table(atlas, question):
             remedy = f"make its table {lacking} with {rebuild_command(atlas.path, lacking, atlas.manifest)}"
-        if load_question(question).causal and not atlas.reading.causal:
-            remedy = CONTINUES_NOTHING
+        remedy = load_question(question).refusal(atlas) or remedy
         answers[question] = _answer(atlas, question, files, remedy)
     return answers
 

@@ -13,7 +13,7 @@ import polars as pl
 from mnemoscope.atlas.read import Atlas, first_upper_layer
 from mnemoscope.foundation.formatting import Form, format_interval, format_value
 from mnemoscope.foundation.intervals import Estimate
-from mnemoscope.foundation.words import NEXT, Words
+from mnemoscope.foundation.words import CONTINUES_NOTHING, KEYS_ONLY, NEXT, Words
 
 EMPTY = pl.DataFrame(
     schema={"layer": pl.Int16, "name": pl.String, "value": pl.Float64, "count": pl.Int64}
@@ -136,7 +136,7 @@ class Question:
     the numbers that are also given by the paper's own formula, with LITERAL before their name; `why` says in one
     sentence why ours is another one. Of a model that reads sentences whole the numbers of a question that is `held` are
     over the memories that still fire where the token is masked, and with EVERY before their name over all; one that is
-    `causal` is not asked.
+    `causal` is not asked. Of an encoder alone only one about `keys` is asked.
     """
 
     id: str
@@ -158,6 +158,7 @@ class Question:
     why: str = ""
     held: bool = False
     causal: bool = False
+    keys: bool = False
 
     def __post_init__(self) -> None:
         ours = {number.name: number for number in self.numbers}
@@ -177,6 +178,12 @@ class Question:
             for name in names
         ]
         object.__setattr__(self, "numbers", (*self.numbers, *copies))
+
+    def refusal(self, atlas: Atlas) -> str | None:
+        """Why it is not asked of the atlas's model; None where it is."""
+        if self.causal and not atlas.reading.causal:
+            return CONTINUES_NOTHING
+        return KEYS_ONLY if atlas.manifest.keys_only and not self.keys else None
 
     def number(self, name: str) -> Number:
         """A number that is not declared has a plain declaration."""

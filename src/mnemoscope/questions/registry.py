@@ -8,7 +8,7 @@ from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.schema import THE_PAPERS, question_named
 from mnemoscope.atlas.tables import MadeFrame
 from mnemoscope.errors import ModelUnsupported
-from mnemoscope.foundation.words import CONTINUES_NOTHING, NEXT, Words, in_words
+from mnemoscope.foundation.words import NEXT, Words, in_words
 from mnemoscope.questions.question import Question
 
 
@@ -40,8 +40,8 @@ def answer(atlas: Atlas | str | Path, question: str) -> MadeFrame:
         question: The name of a question, such as value_agreement.
     """
     module, opened = question_module(question), atlas if isinstance(atlas, Atlas) else open_atlas(atlas)
-    if module.QUESTION.causal and not opened.reading.causal:
-        raise ModelUnsupported(CONTINUES_NOTHING)
+    if refusal := module.QUESTION.refusal(opened):
+        raise ModelUnsupported(refusal)
     frame = MadeFrame(module.answer(opened))
     frame.made_by = opened.made_by(question=question_named(question))
     return frame

@@ -29,6 +29,7 @@ from mnemoscope.foundation.options.mining_options import (
 )
 from mnemoscope.foundation.options.model_options import ModelOptions
 from mnemoscope.foundation.progress import Progress, ignore_progress
+from mnemoscope.foundation.words import KEYS_ONLY
 
 if TYPE_CHECKING:
     from mnemoscope.corpus import TokenizedCorpus
@@ -95,9 +96,11 @@ class MiningPlan:
     tokenizers: str
     sentencex: str
     beginning: str | None
+    side: str | None
     sample: float | None
     skip_bad_rows: int
     skip_special: bool
+    head: str
     token_activations: bool
     random: bool
     kernels: str | None
@@ -127,7 +130,8 @@ class MiningPlan:
             "per_sentence": str(options.per_sentence),
             "layers": choose_layers(options.layers, model.sizes.layers),
             "removals": None if options.removals is None else parse_removals(options.removals),
-            "own": _own(options, causal=model.reading.causal),
+            "own": _own(options, model),
+            "head": model.anatomy.head_kind,
             "batch_tokens": default_batch_tokens(model) if options.batch_tokens is None else options.batch_tokens,
             "dtype": str(model.dtype).removeprefix("torch."),
             "device": model.device.type,
@@ -166,8 +170,8 @@ class MiningPlan:
 
     @property
     def spec(self) -> str:
-        """The name of the model with its adapter."""
-        return self.model if self.adapter is None else f"{self.model}+{self.adapter}"
+        """The name of the model with its adapter and its half."""
+        return ModelOptions(adapter=self.adapter, side=self.side).spec_of(self.model)
 
     def with_versions_of(self, begun: Mapping[str, Any]) -> "MiningPlan":
         """The same plan with the library versions that `begun` states."""
@@ -300,11 +304,15 @@ def model_facts(model: "LanguageModel") -> dict[str, Any]:
     }
 
 
-def _own(options: MiningOptions, *, causal: bool) -> int | str | None:
-    """The memories whose trigger is read with its token masked; None in a causal model."""
-    if causal and options.own is not None:
+def _own(options: MiningOptions, model: "LanguageModel") -> int | str | None:
+    """The memories whose trigger is read with its token masked; None in a causal model, and without values."""
+    if model.reading.causal and options.own is not None:
         raise OptionError("--own is of models that read sentences whole; this one reads from left to right")
-    return None if causal else parse_removals(OWN if options.own is None else options.own)
+    if model.keys_only and options.own is not None:
+        raise OptionError(f"--own is of models with values; {KEYS_ONLY}")
+    if model.reading.causal or model.keys_only:
+        return None
+    return parse_removals(OWN if options.own is None else options.own)
 
 
 def default_triggers(model: "LanguageModel") -> int:

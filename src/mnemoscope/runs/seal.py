@@ -52,10 +52,12 @@ def _manifest(run: Run) -> dict[str, Any]:
     """The manifest without its files."""
     plan, counts, part, text = run.plan, run.counts, run.part, run.read_note("text")
     if part is None:
-        asked = {stage: run.read_note(stage) for stage in ("scales", "removals", "predictions")}
+        with_head = ["scales"] if plan.head != "none" else []
+        asked = {stage: run.read_note(stage) for stage in ("removals", "predictions", *with_head)}
         halved = {stage: own.pop("halved") for stage, own in asked.items()}
         halved = {stage: steps for stage, steps in halved.items() if steps or stage != "scales"}
-        questions = {**asked["removals"], **asked["predictions"], **asked["scales"], "out_of_memory_steps": halved}
+        facts = {name: fact for noted in asked.values() for name, fact in noted.items()}
+        questions = {**facts, "out_of_memory_steps": halved}
         own: dict[str, Any] = {"questions": questions}
     else:
         own = {"part": {"index": part[0], "of": part[1]}}

@@ -147,8 +147,8 @@ def _write_fires(database: sqlite3.Connection, atlas: Atlas, first: dict[int, in
 
 
 def _write_values(database: sqlite3.Connection, atlas: Atlas, first: dict[int, int]) -> bool:
-    """Writes the top and bottom tokens of each value; False for a part, which has no values yet."""
-    if atlas.manifest.part is not None:
+    """Writes the top and bottom tokens of each value; False for a part, which has none yet, and an encoder alone."""
+    if atlas.manifest.part is not None or atlas.manifest.keys_only:
         return False
     texts = [prepare(text) for text in atlas.vocabulary.texts]
     rows_of: dict[str, list[pl.DataFrame]] = {PROMOTES: [], DEMOTES: []}

@@ -31,7 +31,9 @@ def make_card(atlas: Atlas, repository: str, text_license: str) -> str:
     from huggingface_hub import DatasetCardData
 
     model, corpus = atlas.manifest.model, atlas.manifest.corpus
-    configs = [{"config_name": name, "data_files": f"{name}/*.parquet"} for name in ("triggers", "values")]
+    configs = [
+        {"config_name": name, "data_files": f"{name}/*.parquet"} for name in ("triggers", "values") if atlas.has(name)
+    ]
     about = DatasetCardData(license=text_license, tags=["mnemoscope", "interpretability"], configs=configs)
     errors = [f"{name} {error:.1g}" for name, error in sorted(model.proof.items()) if error is not None]
     facts = (

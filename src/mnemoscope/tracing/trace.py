@@ -171,7 +171,7 @@ def trace(
     first = model.beginning.token
     beginning = None if first is None else Token(first, texts[first])
     options = {"top": top, "memories": memories, "interventions": list(map(str, changes))}
-    options |= {} if source is None else {"source": source}
+    options |= {"source": model.given_source} if model.given_source else {}
     origin = made_by(model=model.fingerprint, atlas=None, options=options_of(prompt) | options, seed=None)
     all_of_it = tuple(positions), places, sums, changes, origin
     return Trace(model.spec, model.fingerprint, str(prompt), beginning, *all_of_it, own_tokens(prompt), masked)

@@ -51,6 +51,7 @@ def attribution(
 
     def make(model: LanguageModel, cancelled: Cancelled) -> Data:
         options = options_of(prompt) | {"target": target, "against": against, "position": position, "changes": changes}
+        options |= {"source": model.given_source} if model.given_source else {}
         origin = made_by(model=model.fingerprint, atlas=None, options=options, seed=0)
         attributor.progress, top = stop_if(cancelled), PUSHING if until == "effects" else LISTED
         try:
@@ -85,6 +86,7 @@ def run_difference(
     def make(model: LanguageModel, cancelled: Cancelled) -> Data:
         written = {**options_of(prompt), "other_prompt": as_written(other)}
         options = {**written, "target": target, "against": against}
+        options |= {"source": model.given_source} if model.given_source else {}
         origin = made_by(model=[model.fingerprint, second.fingerprint], atlas=None, options=options, seed=0)
         with Differ(model, second, progress=stop_if(cancelled)) as differ:
             answer = differ.explain(parting, both=True, top=LISTED, patched=patched)
@@ -95,7 +97,7 @@ def run_difference(
             return weight_changes(model, second).to_dicts()
 
     parting = worker.answer(("parting", *asked), find)
-    weights = [] if second is worker.model else worker.answer(("weights",), compare)
+    weights = [] if second is worker.model else worker.answer(("weights",), compare, sourced=False)
     return {**worker.answer(("difference", *asked, patched), make, aside=patched), "weights": weights}
 
 

@@ -206,7 +206,8 @@ def audit_script(worker: ModelWorker, atlas: Atlas, text: str, given: Mapping[st
 
 
 def trace_script(worker: ModelWorker, prompt: str, changes: Changes) -> str:
-    return as_python(worker.spec, prompt, changes, opening=worker.model.opening.for_display())
+    source, opening = worker.model.given_source or None, worker.model.opening.for_display()
+    return as_python(worker.spec, prompt, changes, source=source, opening=opening)
 
 
 def _count_places(traced: Data) -> int:
@@ -216,6 +217,7 @@ def _count_places(traced: Data) -> int:
 def read_prompt(model: LanguageModel, prompt: str) -> list[int]:
     tokens = model.prompt_tokens(prompt)
     _refuse_long("prompt", len(tokens))
+    _refuse_long("source", len(model.reading.given or ()))
     return tokens
 
 

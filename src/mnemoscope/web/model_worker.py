@@ -23,7 +23,7 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.manifest import as_mined, mined_from, open_as_mined, resolve_opening
 from mnemoscope.atlas.vocabulary import Vocabulary, is_spelled
 from mnemoscope.attribution.diff import second_model
-from mnemoscope.errors import MnemoscopeError, ModelDiffers, OptionError
+from mnemoscope.errors import MnemoscopeError, ModelDiffers, OptionError, PromptError
 from mnemoscope.foundation.cache import Cache
 from mnemoscope.foundation.options.model_options import full_name
 from mnemoscope.foundation.progress import Progress
@@ -66,14 +66,19 @@ class ModelWorker:
         self._lock = threading.Lock()
         self._answers = Cache(CACHE_SIZE)
         self._jobs: dict[Hashable, _Job] = {}
-        self.waiting = 0
-        """Requests that wait for an answer."""
+        self._waiting: list[Hashable] = []
+        """What requests wait for, also those of `of` and `with_source`."""
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="model")
 
     @cached_property
     def words(self) -> Vocabulary:
         """The model's own vocabulary, which may differ from the atlas's if the model was forced."""
         return Vocabulary(*self.model.vocabulary())
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for an answer."""
+        return len(self._waiting)
 
     def of(self, which: str) -> "ModelWorker":
         """The worker itself, or for the `second` model one in the same queue."""
@@ -87,6 +92,17 @@ class ModelWorker:
         other.differs = f"{self.second.spec} is not the model that was mined."
         return other
 
+    def with_source(self, source: str | None) -> "ModelWorker":
+        """The worker itself, or one in the same queue on prompts with this source, which some models need."""
+        if not source and self.model.sources is None:
+            return self
+        if not source:
+            raise PromptError("this model reads a source and writes a text; write the source, too")
+        other = copy.copy(self)
+        other.model = self.model.with_source(source)
+        other.second = None if self.second is None else self.second.with_source(source)
+        return other
+
     def warm(self, atlas: Atlas) -> None:
         """Prepares in the background what a first trace needs: the words, and the atlas's votes."""
 
@@ -95,7 +111,8 @@ class ModelWorker:
             with suppress(MnemoscopeError):
                 adopt_votes(self.model, atlas)
             with suppress(MnemoscopeError):
-                trace(self.model, text, mask=None if self.model.reading.causal else 0)
+                model = self.model if self.model.sources is None else self.model.with_source(text)
+                trace(model, text, mask=None if model.reading.causal else 0)
 
         self._worker.submit(first)
 
@@ -106,14 +123,15 @@ class ModelWorker:
         *,
         places: Callable[[T], int] = lambda _: 10,
         aside: bool = False,
+        sourced: bool = True,
     ) -> T:
         """The result of `make(model, cancelled)` for this key, computed one at a time; `places` returns its size in the
-        cache.
+        cache. Without `sourced` it is the same for prompts with any source.
 
         When `cancelled()` is true, `make` may raise TimeoutError: nobody waits any more, and something else is asked
         for; or for as long again nobody has come back. A result made `aside` makes way as soon as something else is.
         """
-        key = self.model.fingerprint, key
+        key = self.model.fingerprint, sourced and self.model.given_source, key
         with self._lock:
             cached = self._answers.find(key, _NOTHING)
             if cached is not _NOTHING:
@@ -127,14 +145,14 @@ class ModelWorker:
                 job = self._jobs[key] = _Job(aside, now)
                 job.future = self._worker.submit(self._run, key, make, job, places)
             job.asked = now
-            self.waiting += 1
+            self._waiting.append(key)
         try:
             answered: T = job.future.result(self.timeout)
         except TimeoutError:
             raise HTTPException(503, "The model is still busy; try again in a moment, or with less text.") from None
         finally:
             with self._lock:
-                self.waiting -= 1
+                self._waiting.remove(key)
         return answered
 
     def _run(

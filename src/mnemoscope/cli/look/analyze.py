@@ -13,7 +13,7 @@ from mnemoscope.foundation.files import is_writable
 from mnemoscope.foundation.formatting import Table, pluralise
 from mnemoscope.foundation.options.declared import option
 from mnemoscope.foundation.options.mining_options import AtlasArgument
-from mnemoscope.foundation.words import CONTINUES_NOTHING
+from mnemoscope.foundation.words import CONTINUES_NOTHING, KEYS_ONLY
 
 if TYPE_CHECKING:
     from mnemoscope.atlas import Atlas
@@ -68,7 +68,7 @@ def analyze(options: AnalyzeOptions, *, json: bool) -> None:
     where = "written to" if is_writable(atlas) else "as stored in"
     print(f"{len(answers.documents)} of {len(QUESTIONS)} questions, {where} {atlas / 'analyses'}")
     for question, reason in answers.unanswered.items():
-        print(f"not {'asked' if reason == CONTINUES_NOTHING else 'answered'}: {question}: {reason}")
+        print(f"not {'asked' if reason in (CONTINUES_NOTHING, KEYS_ONLY) else 'answered'}: {question}: {reason}")
 
 
 def _import(atlas: "Atlas", path: Path) -> int:

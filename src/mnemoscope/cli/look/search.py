@@ -122,7 +122,10 @@ def _search_text(
         start = max(0, line.find("«") - 40)
         more = f"; {hit.firing:,} memories fire in it" if hit.firing > 1 else ""
         rows.append((str(hit.memory), hit.field, hit.detail + more, f"...{line[start:]}" if start > 3 else line))
-    notes = [*result.notes, *(f"{index.atlas.path} has no {field} yet" for field in lacking)]
+    notes = [
+        *result.notes,
+        *(f"{index.atlas.path} has no {field}{'' if index.atlas.manifest.keys_only else ' yet'}" for field in lacking),
+    ]
     notes += _count_more(result.total, len(rows), page)
     _print(f"{result.total:,} {named}; memories: {counts}{sure}", ("memory", "field", "found", ""), rows, notes)
     return found

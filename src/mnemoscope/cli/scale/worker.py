@@ -61,12 +61,12 @@ def worker(options: WorkerOptions, *, json: bool) -> None:
         return requested.is_set() or (parent is not None and os.getppid() != parent)
 
     if options.without_model:
-        from mnemoscope.runs.seal import PATTERN_STAGES as STAGES
+        from mnemoscope.runs.seal import PATTERN_STAGES as stages
     else:
-        from mnemoscope.mining.stages import STAGES
+        from mnemoscope.mining.stages import STAGES as stages
     name = options.name or new_name(worker_name_from_environment(os.environ) or "worker")
     with _stopping_on_signals(requested):
-        finished = work(atlas, name, STAGES, opening=options.opening, stop=stop, **options.taken_by(work))
+        finished = work(atlas, name, stages, opening=options.opening, stop=stop, **options.taken_by(work))
     if json:
         emit({"atlas": str(atlas), "worker": name, "finished": finished})
     elif not stop():

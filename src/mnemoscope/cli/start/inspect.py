@@ -66,7 +66,7 @@ def inspect(options: InspectOptions, *, json: bool) -> None:
     token = "" if beginning["token"] is None else f", token {beginning['token']}"
     print(f"  beginning   {beginning['kind']}{token}")
     if facts["head"] != "linear":
-        print(f"  head        {facts['head']}")
+        print(f"  head        {facts['head']}{': the keys alone are read' if loaded.keys_only else ''}")
     if facts["values"] != "read":
         print(f"  values      {facts['values']}: what the layers make of unit vectors")
     print(f"  numbers     {facts['dtype']} on {' and '.join(facts['lies_on'])}")

@@ -82,7 +82,8 @@ def encode_batch(
         texts, tokens, places = [part[0] for part in parts], [part[1] for part in parts], [part[2] for part in parts]
         flat, lengths = np.concatenate([flat[:0], *tokens]), list(map(len, tokens))
         documents, sources = [documents[place] for place in places], np.zeros(len(texts), np.int64)
-    wrong = np.flatnonzero((flat < 0) | (flat >= vocabulary))
+    written = np.repeat(np.tile([True, False], len(texts)), np.array([lengths, sources], np.int64).T.ravel())
+    wrong = np.flatnonzero((flat < 0) | written & (flat >= vocabulary))  # a source has rows of its own
     if len(wrong):
         ends = np.cumsum(lengths + sources)
         at = int(np.searchsorted(ends, wrong[0], side="right"))

@@ -23,6 +23,7 @@ _LONE_NAME = "ckpt.pt"
 BUILTIN = ("pydocs",)
 TRAINED = "model"
 """The model's folder in the folder that `train` writes."""
+SIDES = ("decoder", "encoder")
 _GIVE = {
     "adapter": "the folder of a saved adapter, or its hub id",
     "tokenizer": "the folder of a saved tokenizer, or its hub id",
@@ -170,6 +171,12 @@ class ModelOptions(DeclaredOptions):
         "The token before every sentence, if not the model's own; none: nothing.",
         metavar="none|TOKEN",
     )
+    side: str | None = option(
+        None,
+        "The half of an encoder-decoder that is read; of an encoder the keys alone.",
+        choices=SIDES,
+        instead="decoder",
+    )
     dequantize: bool = option(False, "Widen quantised weights at load.")
     revision: str | None = option(None, "The hub model's revision.", metavar="NAME")
     dictionary: Path | str | None = option(
@@ -189,6 +196,11 @@ class ModelOptions(DeclaredOptions):
         object.__setattr__(self, "adapter", None if self.adapter is None else str(self.adapter))
         object.__setattr__(self, "max_memory", write_max_memory(self.max_memory))
         super().__post_init__()
+
+    def spec_of(self, source: str) -> str:
+        """The model's name with its adapter, and its half: `gpt2+my-adapter`, `t5-small (encoder)`."""
+        source = source if self.adapter is None else f"{source}+{self.for_display().adapter}"
+        return f"{source} (encoder)" if self.side == "encoder" else source
 
     def for_display(self) -> "ModelOptions":
         named = {name: str(value) for name in NAMED if (value := getattr(self, name)) is not None}

@@ -1,5 +1,5 @@
-"""Files of prompts and of one chat. A prompt's line of JSON has `prompt` or `messages`, perhaps `for`, `against`, and
-`other_prompt`.
+"""Files of prompts and of one chat. A prompt's line of JSON has `prompt` or `messages`, perhaps `source`, `for`,
+`against`, and `other_prompt`.
 """
 
 import json
@@ -10,7 +10,7 @@ from typing import Any
 from mnemoscope.errors import OptionError, PromptError
 from mnemoscope.foundation.options.chat_prompt import check_messages, other_turn
 
-FIELDS = ("prompt", "for", "against", "other_prompt")
+FIELDS = ("prompt", "source", "for", "against", "other_prompt")
 PromptRow = dict[str, Any]
 """The values of FIELDS: texts, but prompts may be messages."""
 

@@ -114,7 +114,9 @@ class AttributeOptions(ModelArgument):
         None, "The next word asked about, with its space.", flag="--for", metavar="TEXT", instead="the model's"
     )
     against: str | None = option(None, "The word it is compared with.", metavar="TEXT|mean", instead="the next best")
-    prompts: Path | None = option(None, "JSONL of prompt (or messages), for, against: what they share.", metavar="FILE")
+    prompts: Path | None = option(
+        None, "JSONL: prompt or messages, source, for, against; what they share.", metavar="FILE"
+    )
     position: int | None = option(None, "The position whose next token is asked about.", instead="the last")
     source: str | None = like(TraceOptions, "source")
     mask: int | None = like(TraceOptions, "mask", metavar="POSITION", check=None)
@@ -147,7 +149,9 @@ class DiffOptions(ModelArgument):
     other_prompt: str | None = option(None, "The second is MODEL on this prompt (or last message).", metavar="PROMPT")
     target: str | None = option(None, "The second's answer.", flag="--for", metavar="TEXT", instead="its prediction")
     against: str | None = option(None, "The first's answer.", metavar="TEXT", instead="its prediction")
-    prompts: Path | None = option(None, "JSONL of prompt (or messages), for, against, other_prompt.", metavar="FILE")
+    prompts: Path | None = option(
+        None, "JSONL: prompt or messages, source, for, against, other_prompt.", metavar="FILE"
+    )
     source: str | None = like(TraceOptions, "source")
     mask: int | None = like(AttributeOptions, "mask")
     asked: ChatOptions

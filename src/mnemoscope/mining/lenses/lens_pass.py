@@ -25,13 +25,14 @@ from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.derived_manifest import write_beside
 from mnemoscope.atlas.folder import LENSES as FOLDER
 from mnemoscope.atlas.schema import LENS_TABLES
-from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, ModelDiffers
+from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, ModelDiffers, ModelUnsupported
 from mnemoscope.foundation.budget import BUDGET
 from mnemoscope.foundation.files import refuse_hub, write_bytes
 from mnemoscope.foundation.options.mining_options import LENS_KINDS as LENSES
 from mnemoscope.foundation.options.mining_options import LensOptions
 from mnemoscope.foundation.options.model_options import ModelOptions
 from mnemoscope.foundation.progress import Checkpoints, Progress, report_to
+from mnemoscope.foundation.words import KEYS_ONLY
 from mnemoscope.mining.extending import beside, cover, files_of, load_mined
 from mnemoscope.mining.lenses.readouts import PLAIN, ReadoutPass, key_reading_columns, reading_columns, targets_of
 from mnemoscope.mining.lenses.ridge import RidgeFit, fit_ridge
@@ -156,6 +157,7 @@ def fit_lenses(
     adapter: str | None = None,
     tokenizer: str | None = None,
     beginning: str | None = None,
+    side: str | None = None,
     dequantize: bool = False,
     revision: str | None = None,
     dict: str | os.PathLike[str] | None = None,
@@ -180,6 +182,7 @@ def fit_lenses(
         adapter: A PEFT adapter (LoRA and others) to put on the model: its folder or hub id.
         tokenizer: The tokenizer, if the model has none or needs another; ids: texts are token ids.
         beginning: The token before every sentence, if not the model's own; none: nothing.
+        side: The half of an encoder-decoder that is read; of an encoder the keys alone: decoder (None) or encoder.
         dequantize: Widen quantised weights at load.
         revision: The hub model's revision: a branch, tag or commit.
         dict: A fairseq model's dict.txt, if it is elsewhere.
@@ -193,6 +196,8 @@ def fit_lenses(
     LensOptions.check(locals())
     opened = atlas if isinstance(atlas, Atlas) else open_atlas(Path(atlas))
     refuse_hub(opened.path)
+    if opened.manifest.keys_only:
+        raise ModelUnsupported(KEYS_ONLY)
     if opened.manifest.part is None and opened.table("prefixes").is_empty():
         raise AtlasUnfinished(f"{opened.path} has no validation prefixes, on which a lens is judged; mine more text")
     there = [kind for kind in _FILES if not (force and kind in kinds)]

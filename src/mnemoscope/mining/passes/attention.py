@@ -3,7 +3,8 @@
 Makes `attention`, one row per prefix and layer, from the prefixes in `prefixes`: what embedding, attention,
 feed-forward layers and biases add to the logits of the model's final token, the text's next token and those of another
 prefix, and to the mean logit; how much attention adds, its own top token, and how many positions it attends to
-(definitions.md section 9, attention_share). Parts without a layer are repeated in the rows of a prefix.
+(definitions.md section 9, attention_share). Parts without a layer are repeated in the rows of a prefix. Of an
+encoder-decoder cross-attention is a part of its own, where it is told from self-attention.
 """
 
 from collections.abc import Sequence
@@ -29,9 +30,11 @@ SPLIT_LOGITS = ("", "_mean", "_other")
 _OF_PREFIX = tuple(f"{part}_logit{kind}" for kind in SPLIT_LOGITS for part in ("embedding", "rest", "bias", "final"))
 _OF_TEXT = ("_next", "_other_next")
 """The text's next token and another prefix's, which no model has chosen to be the greatest."""
-_OF_LAYER = tuple(f"{part}_logit{kind}" for kind in (*SPLIT_LOGITS, *_OF_TEXT) for part in ("attention", "ffn"))
+_PARTS = ("attention", "cross_attention", "ffn")
+_OF_LAYER = tuple(f"{part}_logit{kind}" for kind in (*SPLIT_LOGITS, *_OF_TEXT) for part in _PARTS)
 _OF_ATTENTION = tuple(name for name in ("attention_top", "attention_norm", "attended", *_OF_LAYER) if name[0] == "a")
 """Columns that are null in a block whose attention cannot be separated."""
+_TOPS = ("input_top", "attention_top", "cross_input_top", "cross_attention_top", "ffn_alone_top")
 
 
 class AttentionPass:
@@ -49,13 +52,16 @@ class AttentionPass:
         self._logits, self._splitter = TokenLogits(worker.model), LogitSplitter(worker.model, self._attention)
         self._reader = StreamReader(worker.model)
         self._parallel = [worker.model.layer(layer).attention is not None for layer in worker.plan.layers]
+        self._cross = [self._attention[layer].cross is not None for layer in worker.plan.layers]
         shape = (count, len(worker.plan.layers))
+        numbers = (*(f"{part}_norm" for part in _PARTS), "attended", *_OF_LAYER)
         self.answers: Answers = {
-            **{name: empty_answers(shape, np.int32) for name in ("input_top", "attention_top", "ffn_alone_top")},
-            **{name: empty_answers(shape, np.float32) for name in ("attention_norm", "ffn_norm", "attended")},
-            **{name: empty_answers(shape, np.float32) for name in _OF_LAYER},
+            **{name: empty_answers(shape, np.int32) for name in _TOPS},
+            **{name: empty_answers(shape, np.float32) for name in numbers},
             **{name: empty_answers(count, np.float32) for name in _OF_PREFIX},
         }
+        if not any(self._cross):
+            self.answers = {name: array for name, array in self.answers.items() if not name.startswith("cross_")}
         self.steps = plan_prefixes(
             worker,
             self._sentence,
@@ -64,7 +70,7 @@ class AttentionPass:
             self.answers,
             stage="attention",
             weights=BUDGET.weights,
-            readouts=2 * len(worker.plan.layers),
+            readouts=2 * (len(worker.plan.layers) + sum(self._cross)),
             around=lambda: eager_attention(worker.model),
         )
 
@@ -76,6 +82,7 @@ class AttentionPass:
             last = batch.run(model, parts.keep, self._plan.layers).to(model.device)
         columns = self._split(batch.prefixes, parts, last)
         columns |= self._project([parts.layers[layer] for layer in self._plan.layers])
+        columns = {name: columns[name] for name in self.answers}
         for name, values in columns.items():
             check_finite(values, self._sentence[batch.prefixes], name, self._plan.layers)
         return columns
@@ -92,29 +99,32 @@ class AttentionPass:
             terms = (parts.embedding, parts.other.sum(0) + parts.head, parts.bias, parts.logit)
             for name, values in zip(("embedding", "rest", "bias", "final"), terms, strict=True):
                 columns[f"{name}_logit{kind}"] = values[index]
+        of_layers = (parts.attention - parts.cross_attention, parts.cross_attention, parts.ffn)
         for index, kind in enumerate((*SPLIT_LOGITS, *_OF_TEXT)):
-            for name, layers in (("attention", parts.attention), ("ffn", parts.ffn)):
+            for name, layers in zip(_PARTS, of_layers, strict=True):
                 columns[f"{name}_logit{kind}"] = layers[:, index].T
         streams = [kept.layers[layer] for layer in self._plan.layers]
         none = torch.zeros(len(prefixes), dtype=torch.float64)
-        for name, column in {
-            "attention_norm": [torch.linalg.vector_norm(each.attention.double(), dim=-1) for each in streams],
-            "ffn_norm": [torch.linalg.vector_norm(each.added.double(), dim=-1) for each in streams],
-            "attended": [kept.weighed.get(layer, none).cpu() for layer in self._plan.layers],
-        }.items():
-            columns[name] = torch.stack(column, 1)
+        of_streams = zip(*((each.attention, each.cross_attention, each.added) for each in streams), strict=True)
+        for name, added in zip(_PARTS, of_streams, strict=True):
+            norms = [torch.linalg.vector_norm(each.double(), dim=-1) for each in added]
+            columns[f"{name}_norm"] = torch.stack(norms, 1)
+        columns["attended"] = torch.stack([kept.weighed.get(layer, none).cpu() for layer in self._plan.layers], 1)
         return {name: values.cpu().numpy() for name, values in columns.items()}
 
     def _project(self, streams: Sequence[LayerStreams]) -> Answers:
-        """The top tokens of every layer: of the stream that enters, of attention alone, and in a parallel block of that
-        stream plus the feed-forward update (0 in another block).
+        """The top tokens of every layer: of the stream that enters, of attention alone, in a parallel block of that
+        stream plus the feed-forward update, and of what cross-attention is added to and of it alone (0 in others).
         """
         every, parallel = list(range(len(streams))), np.flatnonzero(self._parallel).tolist()
+        crossing = np.flatnonzero(self._cross).tolist()
         columns: Answers = {}
         for name, places, vectors in (
             ("input_top", every, [each.before for each in streams]),
             ("attention_top", every, [each.attention for each in streams]),
             ("ffn_alone_top", parallel, [streams[at].before + streams[at].added for at in parallel]),
+            ("cross_input_top", crossing, [streams[at].between for at in crossing]),
+            ("cross_attention_top", crossing, [streams[at].cross_attention for at in crossing]),
         ):
             columns[name] = np.zeros((len(streams[0].before), len(streams)), np.int32)
             if places:
@@ -137,6 +147,7 @@ class AttentionPass:
         weights = np.array([self._attention[layer].weights is not None for layer in layers])
         present = dict.fromkeys(_OF_ATTENTION, separable) | {"ffn_alone_top": np.array(self._parallel)}
         present["attended"] = weights
+        present |= {name: np.array(self._cross) for name in self.answers if name.startswith("cross_")}
         for name, array in self.answers.items():
             columns[name] = np.repeat(array, len(layers)) if array.ndim == 1 else array.reshape(-1)
             if name in present:

@@ -48,7 +48,7 @@ class OwnPass:
 
 def with_own(worker: Worker, triggers: pl.DataFrame, layer: int) -> pl.DataFrame:
     """A layer's triggers with the column `own_coefficient`: null where it was not asked, as in a part of a run."""
-    if worker.run.part is not None:
+    if worker.run.part is not None or not worker.plan.own:
         return triggers.with_columns(own_coefficient=pl.lit(None, pl.Float32))
     found = pl.DataFrame(read_saved(worker.run.work / _FOUND, "the coefficients at masks"))
     own = found.filter(pl.col("layer") == layer).select(

@@ -21,7 +21,7 @@ from mnemoscope.mining.passes.stream_readings import StreamReader, Streams
 from mnemoscope.mining.steps import Answers, empty_answers
 from mnemoscope.models.forward.hooks import Block
 from mnemoscope.runs.workers.worker import Worker
-from mnemoscope.tracing.scoring.scores import activity_of, tops_of_folded, votes_in
+from mnemoscope.tracing.scoring.scores import activity_of, tops_of_folded, value_norms, votes_in
 
 _INTEGERS = (
     *("residual_top", "ffn_top", "ffn_vote_top", "output_top", "residual_final_rank", "ffn_final_rank"),
@@ -38,6 +38,7 @@ _LINEARISED = "linearised_top"
 """The top of the final stream under the linear part of a head with a transform; counted, not written."""
 ROUTED = "routed_memories"
 """In a model of experts: the number of memories that the prefix was routed to, shared experts included."""
+_OF_COEFFICIENTS = ("active", "effective", "top_share", "major", ROUTED)
 
 
 @dataclass(frozen=True)
@@ -74,13 +75,16 @@ class PredictionPass:
     def __init__(self, worker: Worker) -> None:
         self._worker, self._model, self._layers = worker, worker.model, worker.plan.layers
         self._prefixes = prefixes = Prefixes.of(worker)
-        self._votes = {
-            layer: Votes.of(worker.path("values", layer), device=worker.model.devices[layer])
-            for layer in worker.plan.layers
-        }
-        self._reader = StreamReader(worker.model)
-        self._literal = None
-        if worker.model.anatomy.transform is None:
+        self._votes, self._reader, self._literal = dict[int, Votes](), None, None
+        if worker.model.keys_only:
+            self._norms = {layer: value_norms(worker.model, layer) for layer in self._layers}
+        else:
+            self._reader = StreamReader(worker.model)
+            self._votes = {
+                layer: Votes.of(worker.path("values", layer), device=worker.model.devices[layer])
+                for layer in self._layers
+            }
+        if self._reader is not None and worker.model.anatomy.transform is None:
             tops = {at: worker.read("values", ("literal_top",), at)["literal_top"].to_torch() for at in self._layers}
             self._literal = LiteralReader(worker.model, tops)
         shape = (len(prefixes.position), len(worker.plan.layers))
@@ -90,11 +94,9 @@ class PredictionPass:
             **{name: empty_answers(shape, np.float32) for name in _NUMBERS},
             **{name: empty_answers(shape[0], np.int32) for name in _OF_PREFIXES},
         }
-        self._null = (
-            {} if self._literal else {name: array for name, array in every.items() if name.startswith("literal_")}
-        )
+        self._null = {name: array for name, array in every.items() if not self._tells(name)}
         self._answers = {name: array for name, array in every.items() if name not in self._null}
-        if self._literal is None:
+        if self._reader is not None and self._literal is None:
             self._answers[_LINEARISED] = empty_answers(shape[0], np.int32)
         self.steps = plan_prefixes(
             worker,
@@ -103,8 +105,14 @@ class PredictionPass:
             self._read,
             self._answers,
             stage="predictions",
-            readouts=4 * len(self._layers),
+            readouts=0 if self._reader is None else 4 * len(self._layers),
         )
+
+    def _tells(self, name: str) -> bool:
+        """Whether the column can be told: those of the paper's formula and those of a head need one."""
+        if self._reader is None:
+            return name in _OF_COEFFICIENTS
+        return self._literal is not None or not name.startswith("literal_")
 
     def _read(self, batch: PrefixRows) -> Answers:
         model = self._model
@@ -124,18 +132,25 @@ class PredictionPass:
             routed[layer] = batch.at(reachable)
 
         final = batch.run(model, keep, self._layers)
-        finals = {"final_top": self._reader.lens_tops(final)}
         columns: dict[str, list[NDArray[Any]]] = {name: [] for name in self._answers}
-        readings = self._reader.read(streams, finals["final_top"])
-        if self._literal is None:
+        finals: dict[str, Tensor] = {}
+        readings: dict[int, dict[str, Tensor]] = {layer: {} for layer in self._layers}
+        if self._reader is not None:
+            finals["final_top"] = self._reader.lens_tops(final)
+            readings = self._reader.read(streams, finals["final_top"])
+        if self._reader is not None and self._literal is None:
             finals[_LINEARISED] = tops_of_folded(model, [model.fold(final)])
-        else:
+        elif self._literal is not None:
             finals["literal_final_top"] = self._literal.tops(final)
             literal = self._literal.read(streams, *finals.values())
             readings = {layer: reading | literal[layer] for layer, reading in readings.items()}
         for layer in self._layers:
             reading = readings[layer]
-            reading |= self._votes[layer].count(coefficients[layer], reading["ffn_vote_top"], reading["output_top"])
+            if self._reader is None:
+                reading |= activity_of(coefficients[layer], self._norms[layer])
+            else:
+                tops = reading["ffn_vote_top"], reading["output_top"]
+                reading |= self._votes[layer].count(coefficients[layer], *tops)
             reading[ROUTED] = routed[layer]
             for name in columns.keys() & reading.keys():
                 columns[name].append(reading[name].cpu().numpy())

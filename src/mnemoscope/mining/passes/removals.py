@@ -165,13 +165,15 @@ def choose_triggers(
     return triggers.filter(pl.col("tokens") > shortest), left_out
 
 
-def places_dropped(triggers: pl.DataFrame, drawn: Sequence[int], *, causal: bool) -> dict[str, tuple[pl.Expr, pl.Expr]]:
+def places_dropped(
+    triggers: pl.DataFrame, drawn: Sequence[int], reading: Reading
+) -> dict[str, tuple[pl.Expr, pl.Expr]]:
     """By kind of removal the position of the token that is removed, and the `gap` that it leaves; `drawn` are those of
     the random ones, among the tokens that may be dropped.
     """
     position, tokens = pl.col("position"), pl.col("tokens")
     chance = pl.lit(pl.Series(drawn, dtype=pl.Int64))
-    if causal:  # dropping the last token leaves the beginning of the sentence as it stands
+    if reading.causal:  # dropping the last token leaves the beginning of the sentence as it stands
         dropped = {"first": pl.lit(0), "last": position, "random": chance}
         return {name: (at, pl.when(at < position).then(at).otherwise(WHOLE)) for name, at in dropped.items()}
     others = {
@@ -179,7 +181,8 @@ def places_dropped(triggers: pl.DataFrame, drawn: Sequence[int], *, causal: bool
         "last": tokens - 1 - (position == tokens - 1).cast(pl.Int64),
         "random": chance + (chance >= position).cast(pl.Int64),
     }
-    return {"own": (position, mask_gap(position)), **{name: (at, at) for name, at in others.items()}}
+    masked = {} if reading.mask is None else {"own": (position, mask_gap(position))}
+    return masked | {name: (at, at) for name, at in others.items()}
 
 
 def source_places(
@@ -212,7 +215,7 @@ class RemovalPass:
         others = pl.col("tokens") - (not reading.causal)  # the own one is masked, not dropped
         fired = triggers.select("layer", "memory", "sentence", "position", others).iter_rows()
         drawn = [random_position(plan.seed, *place) for place in fired]
-        kinds = places_dropped(triggers, drawn, causal=reading.causal)
+        kinds = places_dropped(triggers, drawn, reading)
         asked = [
             triggers.with_columns(removed=pl.lit(name), removed_position=at.cast(pl.Int64), gap=gap.cast(pl.Int64))
             for name, (at, gap) in (kinds | source_places(triggers, sentences, reading, plan.seed)).items()

@@ -61,7 +61,7 @@ def write_layer_tables(worker: Worker, layer: int) -> None:
     """Writes `triggers` and `activity` of one layer; needs `sentences`."""
     state, numberings = layer_state(worker, layer), worker.model.numberings
     rows = layer_triggers(state, layer, sentences_of(worker), worker.model.reading)
-    triggers = columns_of((rows if worker.model.reading.causal else with_own(worker, rows, layer)).to_arrow())
+    triggers = columns_of((rows if worker.plan.own is None else with_own(worker, rows, layer)).to_arrow())
     activity = state.activity[layer].columns()
     if numberings:
         routing = state.routing.get(layer)

@@ -111,15 +111,39 @@ class Anatomy:
         return self.layers[-1].block if self.last is None else self.last
 
     @property
+    def keys_only(self) -> bool:
+        """An encoder alone, whose last stream stands in the place of scores."""
+        return isinstance(self.head, nn.Identity)
+
+    @property
     def rows(self) -> int:
+        if self.keys_only:
+            return rows_of(self.model.get_input_embeddings())  # type: ignore[operator]
         return rows_of(self.head) if self.two_level is None else self.two_level.rows
 
     @property
     def head_kind(self) -> str:
-        """`linear`, `linearised` (values pass the linear part of a transform before the matrix), `adaptive softmax`."""
+        """`linear`, `linearised` (values pass the linear part of a transform before the matrix), `adaptive softmax`,
+        `none` (keys alone)."""
+        if self.keys_only:
+            return "none"
         if self.two_level is not None:
             return "adaptive softmax"
         return "linear" if self.transform is None else "linearised"
+
+    @property
+    def ffn_parameters(self) -> int:
+        """The parameters of all feed-forward layers; those of calls of one block once."""
+        different = {id(next(layer.ffn.exits[0].parameters(), layer)): layer.ffn.parameters for layer in self.layers}
+        return sum(different.values())
+
+    def memories_at_once(self, layer: int) -> int:
+        """How many coefficients of a layer a token has: in a mixture those of its experts."""
+        numbering = self.layers[layer].ffn.numbering
+        if numbering.routed is None:
+            return numbering.count
+        experts = min(numbering.routed, experts_chosen(self.model.config))
+        return experts * numbering.widths[0] + sum(numbering.widths[numbering.routed :])
 
     def project_stream(self, stream: Tensor) -> Tensor:
         """Stream vectors [..., hidden] behind the final norm and the projection, [..., hidden']."""

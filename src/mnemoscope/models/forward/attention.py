@@ -1,12 +1,13 @@
 """Attention beside the feed-forward layer: each block's attention output and its weights.
 
 No family's row names the attention. One small forward finds it: the only module of a block that outputs attention
-weights, and how its output enters the stream (added; or added and normed, in a post-norm block). Other modules that mix
-positions (recurrent blocks, linear attention) do not count as attention. Weights exist only while the network computes
-attention as plain matrix products (`eager_attention`).
+weights, and how its output enters the stream (added; or added and normed, in a post-norm block). Where a block also
+attends to a source, what is added before it reads the source is self-attention's, the rest cross-attention's. Other
+modules that mix positions (recurrent blocks, linear attention) do not count as attention. Weights exist only while the
+network computes attention as plain matrix products (`eager_attention`).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,9 +25,10 @@ from mnemoscope.models.modules.observed import HALF_TOLERANCE, flat, ids_for, sa
 from mnemoscope.models.modules.quiet import suppress_warnings
 from mnemoscope.models.modules.taps import Taps
 
-Part = Literal["input", "sum", "weights"]
-"""What is read of a block: the stream that enters it, the input of its norm after attention (post-norm blocks), and the
-attention weights `[batch, head, position, attended position]`."""
+Part = Literal["input", "self", "between", "sum", "weights"]
+"""What is read of a block: the stream that enters it; where its attentions are told apart, the input of the norm behind
+self-attention (post-norm blocks) and the stream that cross-attention is added to; the input of the norm after attention
+(post-norm blocks); and the attention weights `[batch, head, position, attended position]`."""
 Callback = Callable[[int, Part, Tensor], None]
 REFUSALS = (RuntimeError, TypeError, ValueError, AttributeError, LookupError, AssertionError)
 
@@ -44,16 +46,27 @@ class HeadOutput:
 
 
 @dataclass(frozen=True)
+class CrossAttention:
+    """Where cross-attention begins: `reader` takes the stream that it is added to, which in a post-norm block is the
+    output of the `norm` behind self-attention.
+    """
+
+    reader: nn.Module
+    norm: nn.Module | None
+
+
+@dataclass(frozen=True)
 class BlockAttention:
     """The attention of one block; all defaults for a block without. `weights` is the module that outputs the weights;
     in a post-norm block `norm` reads the sum. If not `separable`, the attention's addition is unknown. `heads` is None
-    where they cannot be told apart.
+    where they cannot be told apart, `cross` where attention to a source cannot, or is not there.
     """
 
     separable: bool = False
     weights: nn.Module | None = None
     norm: nn.Module | None = None
     heads: HeadOutput | None = None
+    cross: CrossAttention | None = None
 
 
 @contextmanager
@@ -99,11 +112,24 @@ def read_attention(
         taps.begins(model.anatomy.first_block, tap(-1, "input"))
         for layer, attention in enumerate(attentions):
             taps.begins(model.layer(layer).block, tap(layer, "input"))
+            if attention.cross is not None:
+                taps.begins(attention.cross.reader, tap(layer, "between"))
+                if attention.cross.norm is not None:
+                    taps.enters(attention.cross.norm, tap(layer, "self"))
             if attention.norm is not None:
                 taps.enters(attention.norm, tap(layer, "sum"))
             if attention.weights is not None:
                 _watch_weights(layer, attention.weights, callback, taps)
         yield
+
+
+def streams_around(parts: Mapping[Part, Tensor], residual: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The streams before and behind self-attention, then before and behind cross-attention; of a block whose attentions
+    are not told apart the last two are the second. `residual` is what the feed-forward layer reads.
+    """
+    behind = parts.get("sum", residual)
+    between = parts.get("between", behind)
+    return parts["input"], parts.get("self", between), between, behind
 
 
 def _watch_weights(layer: int, module: nn.Module, callback: Callback, taps: Taps) -> None:
@@ -171,10 +197,25 @@ def _heads_of(output: Any, shape: tuple[int, ...], causal: bool) -> int:
 
 
 def _tell_both(calls: Sequence[_Call], before: Tensor, residual: Tensor) -> BlockAttention:
-    """The two attentions of a block that also attends to a source: separable together where they alone are added."""
+    """The two attentions of a block that also attends to a source; where they cannot be told apart, separable together
+    if they alone are added.
+    """
+    weights = next((call.module for call in calls if call.heads), None)
+    # A source has another length, so its rows are others.
+    sources = [at for at, call in enumerate(calls) if 0 < len(call.taken) != len(before)]
+    earlier = calls[: sources[0]] if sources else ()
+    around = _around([calls[at].path for at in sources], calls)
+    crossing = [call for call in around if not same(call.given, residual)]  # some give the whole stream
+    # Backwards: where self-attention adds next to nothing, an earlier module reads nearly the same stream. Without a
+    # norm first: a stream that is large beside what is added to it fits many sums, and is no norm's output.
+    readers = [call for call in reversed(earlier) if call.taken.shape == before.shape]
+    firsts = [(one, first) for one in readers if (first := _enter(earlier, calls, before, one.taken))]
+    for reader, (_, norm, _) in sorted(firsts, key=lambda first: first[1][1] is not None):
+        if second := _enter(crossing, calls, reader.taken, residual):
+            return BlockAttention(True, weights, second[1], cross=CrossAttention(reader.module, norm))
     alike = [call.given for call in calls if call.given.shape == before.shape]
     separable = any(same(one + other, residual - before) for one, other in combinations(alike, 2))
-    return BlockAttention(separable, next((call.module for call in calls if call.heads), None))
+    return BlockAttention(separable, weights)
 
 
 def _tell(calls: Sequence[_Call], before: Tensor, residual: Tensor) -> BlockAttention:
@@ -184,17 +225,34 @@ def _tell(calls: Sequence[_Call], before: Tensor, residual: Tensor) -> BlockAtte
     inner = [call for call in givers if not any(other.path.startswith(f"{call.path}.") for other in givers)]
     if len(inner) != 1:
         return BlockAttention()
-    weights, path = inner[0].module, f"{inner[0].path}."
-    around = [call for call in calls if path.startswith(f"{call.path}.") or call.path.startswith(path)]
-    around += [call for call in calls if any(same(call.taken, one.given) for one in around)]
-    sums = [call for call in calls if call.taken.shape == before.shape and same(call.given, residual)]
-    for norm, after in [(None, residual), *((call, call.taken) for call in sums)]:
-        for call in around:
-            factor = _factor_added(call.given, before, after)
-            if factor is not None:
-                heads = _heads(calls, inner[0], call, factor)
-                return BlockAttention(True, weights, None if norm is None else norm.module, heads)
-    return BlockAttention(False, weights)
+    weights, entering = inner[0].module, _enter(_around([inner[0].path], calls), calls, before, residual)
+    if entering is None:
+        return BlockAttention(False, weights)
+    added, norm, factor = entering
+    return BlockAttention(True, weights, norm, _heads(calls, inner[0], added, factor))
+
+
+def _around(paths: Sequence[str], calls: Sequence[_Call]) -> list[_Call]:
+    """The modules that hold one of these, or lie in it, and those that take what one of them gives."""
+    inside = [f"{path}." for path in paths]
+    around = [one for one in calls if any(p.startswith(f"{one.path}.") or one.path.startswith(p) for p in inside)]
+    return around + [call for call in calls if any(same(call.taken, one.given) for one in around)]
+
+
+def _enter(
+    givers: Sequence[_Call], calls: Sequence[_Call], before: Tensor, after: Tensor
+) -> tuple[_Call, nn.Module | None, float] | None:
+    """Which of the givers makes the stream `after` of the one `before`, the norm of their sum (None: no norm), and the
+    factor on what it gives; None if none does.
+    """
+    sums = [call for call in calls if call.taken.shape == before.shape and same(call.given, after)]
+    for norm, whole in [(None, after), *((call.module, call.taken) for call in sums)]:
+        for giver in givers:
+            factor = _factor_added(giver.given, before, whole)
+            # Where nothing is added, 0 times anything fits.
+            if factor is not None and (abs(factor) > 1e-6 or not giver.given.any()):
+                return giver, norm, factor
+    return None
 
 
 def _heads(calls: Sequence[_Call], attention: _Call, added: _Call, factor: float) -> HeadOutput | None:

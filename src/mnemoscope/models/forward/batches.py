@@ -16,7 +16,7 @@ from mnemoscope.models.modules.observed import split_source
 
 def default_batch_tokens(model: LanguageModel) -> int:
     """Positions in a batch: a function of sizes, dtype, device kind and its memory, not of timing."""
-    widest = max(map(model.memories_at_once, range(model.sizes.layers)))
+    widest = max(map(model.anatomy.memories_at_once, range(model.sizes.layers)))
     if model.device.type == "cpu":
         # Experts share a batch's tokens among them, so more of them keep the products large.
         return max(256, min(8192, (2 if model.numberings else 1) * BUDGET.coefficients // widest))

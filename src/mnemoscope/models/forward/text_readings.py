@@ -21,7 +21,7 @@ from mnemoscope.foundation.memory_changes import At
 from mnemoscope.foundation.memory_names import MemoryId, NamedMemories
 from mnemoscope.foundation.options.chat_prompt import as_written, choose_position, first_position, own_tokens
 from mnemoscope.foundation.origin import made_by
-from mnemoscope.models.forward.attention import find_attention, read_attention
+from mnemoscope.models.forward.attention import Part, find_attention, read_attention, streams_around
 from mnemoscope.models.forward.batches import default_batch_tokens, pack, pad, sides
 from mnemoscope.models.forward.hooks import Block, read_blocks, read_coefficients
 from mnemoscope.models.language_model import LanguageModel, Memories, Texts
@@ -210,18 +210,20 @@ def capture_streams(
                 " attention out, or ask for other layers"
             )
         empty = {(name, layer): asked.empty(model.sizes.hidden) for name in wanted for layer in chosen}
-        entered: dict[tuple[int, str], Tensor] = {}
+        entered: dict[int, dict[Part, Tensor]] = {layer: {} for layer in chosen}
         batch: list[Ints] = []
 
-        def note(layer: int, part: str, tensor: Tensor) -> None:
+        def note(layer: int, part: Part, tensor: Tensor) -> None:
             if layer in chosen:
-                entered[layer, part] = tensor.clone()
+                entered[layer][part] = tensor.clone()
 
         def keep(layer: int, block: Block) -> None:
             for name in wanted:
                 if name == "attention":
-                    before = entered.pop((layer, "input"))
-                    tensor = entered.pop((layer, "sum"), block.residual).to(before.device) - before
+                    around = streams_around(entered[layer], block.residual)
+                    before, mixed, between, behind = (stream.to(block.residual.device) for stream in around)
+                    tensor = (mixed - before) + (behind - between)
+                    entered[layer].clear()
                 else:
                     tensor = getattr(block, name)
                 asked.keep(batch[0], tensor, empty[name, layer][1], f"{name} of layer {layer}")

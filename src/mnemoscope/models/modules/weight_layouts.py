@@ -118,6 +118,8 @@ def check_complete(notes: Mapping[str, Any], source: str, *, of_hub: bool) -> No
     if not missing:
         return
     text = f"model {source!r} lacks {len(missing)} of its weights, the first is {missing[0]!r}"
+    if all(name.startswith(("decoder.", "model.decoder.")) for name in missing):
+        raise ModelDamaged(f"{text}; if it is an encoder alone, read it with --side encoder")
     headless = len(missing) == 1 and _OF_WORDS.search(missing[0])
     if headless and (heads := [name for name in others if _OF_CLASSES.search(name)]):
         raise ModelUnsupported(

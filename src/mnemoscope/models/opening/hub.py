@@ -31,6 +31,7 @@ _FAILURES = (
         ModelUnsupported,
         ": its tokenizer needs sentencepiece and protobuf (or tiktoken); pip install sentencepiece protobuf tiktoken",
     ),
+    ("the SentencePiece library", ModelUnsupported, ": its tokenizer needs SentencePiece; pip install sentencepiece"),
     ("TorchScript", ModelUnsupported, ": its weights are a compiled program (TorchScript); save its state_dict()"),
     ("trust_remote_code", ModelUnsupported, " brings its own code; pass --trust-remote-code if you trust it"),
 )

@@ -63,6 +63,7 @@ from mnemoscope.models.opening.adapters import (
     read_adapter,
 )
 from mnemoscope.models.opening.dequantization import check_quantised, dequantize, format_of, widen_at_load
+from mnemoscope.models.opening.encoders import EncoderAlone, encoder_alone
 from mnemoscope.models.opening.file_words import check_config, check_weights
 from mnemoscope.models.opening.gguf_words import SUFFIX, GgufWords, lone_file
 from mnemoscope.models.opening.handmade import models as handmade
@@ -116,10 +117,11 @@ def open_model(source: Any, *, tokenizer: Any, opening: ModelOptions, room: Room
             raise OptionError("max_memory goes with a model's name; spread a model in memory with accelerate")
         check_supported(source.config)
         check_whole(source)
-        model, own_tokenizer, spec = _language_model(source), None, f"memory:{type(source).__name__}{adapted}"
+        own_tokenizer, spec = None, f"memory:{type(source).__name__}{adapted}"
         if opening.dequantize:
             check_quantised(source, spec)
-            model, in_memory = dequantize(copy.deepcopy(source), spec), False
+            source, in_memory = dequantize(copy.deepcopy(source), spec), False
+        model = encoder_alone(source, opening.side) or _language_model(source)
     else:
         raise OptionError(
             f"no model can be loaded from a {type(source).__name__}; give a hub id, a folder or a transformers model"
@@ -128,8 +130,11 @@ def open_model(source: Any, *, tokenizer: Any, opening: ModelOptions, room: Room
     pairs = takes_source(model)
     tokens = IdTokens() if used_tokenizer == IDS else reader_of(as_target(used_tokenizer) if pairs else used_tokenizer)
     sources = None if not pairs else tokens if used_tokenizer == IDS else reader_of(used_tokenizer)
-    context = _context_of(model, config)
-    whole = partial(_whole, used_tokenizer, config, spec) if is_masked(model.config) else None
+    alone, context = isinstance(model, EncoderAlone), _context_of(model, config)
+    longest_source = next(iter(numbers_in(model.config, _SOURCE_CONTEXT_ENTRIES)), context)
+    whole = None
+    if alone or is_masked(model.config):
+        whole = partial(_whole, used_tokenizer, config, spec, alone=alone)
     return LoadedParts(
         network=model,
         in_memory=in_memory,
@@ -138,7 +143,7 @@ def open_model(source: Any, *, tokenizer: Any, opening: ModelOptions, room: Room
         opening=opening,
         config=model.config.to_dict() | {"adapters": active_adapters(model) or None},
         tokens=tokens,
-        context=context,
+        context=longest_source if alone else context,
         anatomy=lambda network: find_layers(network) or infer(network),
         beginning=lambda rows: beginning_of(used_tokenizer, config, tokens, rows=rows),
         padding=lambda rows: padding_of(used_tokenizer, config, tokens, rows=rows),
@@ -146,15 +151,15 @@ def open_model(source: Any, *, tokenizer: Any, opening: ModelOptions, room: Room
         unread=unread,
         reading=(lambda rows: pair_reading(model, used_tokenizer)) if pairs else whole,
         sources=sources,
-        longest_source=next(iter(numbers_in(model.config, _SOURCE_CONTEXT_ENTRIES)), context),
+        longest_source=longest_source,
         ends=lambda rows: ends_of(used_tokenizer, config, getattr(model, "generation_config", None), tokens, rows=rows),
     )
 
 
-def _whole(tokenizer: Any, config: Any, spec: str, rows: int) -> Reading:
-    """How a masked model reads a sentence."""
+def _whole(tokenizer: Any, config: Any, spec: str, rows: int, *, alone: bool) -> Reading:
+    """How a masked model, or an encoder alone, reads a sentence."""
     mask = mask_of(tokenizer, config, rows=rows)
-    if mask is None:
+    if mask is None and not alone:
         raise ModelUnsupported(f"model {spec!r} reads masked tokens, but its tokenizer has no mask; name another one")
     before, after = frame_of(tokenizer)
     return Reading(before, after, predicts="same", mask=mask)
@@ -317,18 +322,22 @@ def _load_stored(
         in_both = kind is AutoModelForCausalLM and config.model_type in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
         if in_both and spread is None and model is not None and notes["missing_keys"]:  # stored as the other one
             model, notes = _text_half(AutoModelForImageTextToText, config).from_pretrained(place, **arguments)
-        if folder is not None and plain and notes["missing_keys"]:
+        encoder = model and encoder_alone(model, opening.side, notes["missing_keys"])
+        if folder is not None and plain and notes["missing_keys"] and not encoder:
             refuse(opening.max_memory, f"model {source!r}, whose weights have other names than usual,")
             model = None  # before another one takes memory
             model, notes = load_stored_otherwise(folder, kind, config, trust_remote_code=trust)
+            encoder = encoder_alone(model, opening.side, notes["missing_keys"])
     unread = tuple(sorted(notes.get("unexpected_keys") or ()))
     if words is not None:
         words.hold(model)
     left = outside_towers(model, unread)
     check_taken(model, left, place, source, quantised=words is None and format_of(config) is not None)
+    if encoder is not None:
+        notes = notes | {"missing_keys": []}
     check_complete(notes, source, of_hub=folder is None and words is None)
     check_weights(model, left, source)
-    return _language_model(model), tokenizer, unread
+    return encoder or _language_model(model), tokenizer, unread
 
 
 def _language_model(model: Any) -> Any:

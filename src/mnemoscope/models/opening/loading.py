@@ -26,6 +26,7 @@ from mnemoscope.models.modules.spreading import Room, refuse
 from mnemoscope.models.modules.switches import refuse_coarse_products, steady
 from mnemoscope.models.object_state import NetworkGuard, at_rest, foreign_hooks
 from mnemoscope.models.opening.dequantization import keep_as_stored
+from mnemoscope.models.opening.encoders import ENCODER, EncoderAlone, check_side
 from mnemoscope.models.opening.fairseq import open_checkpoint
 from mnemoscope.models.opening.huggingface import open_model
 from mnemoscope.models.proof.proof import prove
@@ -38,6 +39,7 @@ def load_model(
     tokenizer: Any = None,
     adapter: str | os.PathLike[str] | None = None,
     beginning: str | None = None,
+    side: str | None = None,
     dequantize: bool = False,
     dict: str | os.PathLike[str] | None = None,
     revision: str | None = None,
@@ -61,6 +63,7 @@ def load_model(
         tokenizer: The tokenizer, if the model has none or needs another; ids: texts are token ids, as `12 5 7`.
         adapter: A PEFT adapter (LoRA and others) to put on the model: its folder or hub id.
         beginning: The token before every sentence, if not the model's own; none: nothing.
+        side: The half of an encoder-decoder that is read; of an encoder the keys alone: decoder (None) or encoder.
         dequantize: Widen quantised weights at load.
         dict: A fairseq model's dict.txt, if it is elsewhere.
         revision: The hub model's revision: a branch, tag or commit.
@@ -86,7 +89,11 @@ def load_model(
     with report_to(progress) as given, reporting_late(report):
         report_loading("its files")
         with steady():
-            return _read(_open(source, tokenizer, opening, room), kind, place, revision)
+            opened = _open(source, tokenizer, opening, room)
+            check_side(opened.network, side, opened.spec)
+            alone = isinstance(opened.network, EncoderAlone)
+            opened = replace(opened, opening=replace(opened.opening, side=ENCODER if alone else None))
+            return _read(opened, kind, place, revision)
 
 
 def _read(

@@ -12,7 +12,7 @@ from mnemoscope.foundation.reading import Reading
 from mnemoscope.models.loaded_parts import first_line
 from mnemoscope.models.modules.observed import takes
 from mnemoscope.models.modules.offloading import device_of_module
-from mnemoscope.models.modules.quiet import suppress_warnings
+from mnemoscope.models.modules.quiet import suppress_output, suppress_warnings
 from mnemoscope.models.tokens.model_tokens import frame_of
 
 _OWN = [5, 7, 6]
@@ -63,9 +63,12 @@ def _decoder_ids(model: Any, labels: torch.Tensor) -> torch.Tensor:
 
 
 def as_target(tokenizer: Any) -> Any:
-    """The tokenizer as it reads a target: Marian's has a SentencePiece model for each side."""
+    """The tokenizer as it reads a target: Marian's has a SentencePiece model, and perhaps a vocabulary, a side."""
     if getattr(tokenizer, "backend_tokenizer", None) is not None or getattr(tokenizer, _SWITCH, None) is None:
         return tokenizer
-    tokenizer = copy.deepcopy(tokenizer)
+    with suppress_output():
+        tokenizer = copy.deepcopy(tokenizer)
     getattr(tokenizer, _SWITCH)()
+    if (own := getattr(tokenizer, "current_encoder", None)) is not None:
+        tokenizer.get_vocab = lambda: tokenizer.added_tokens_encoder | own  # without it the source's
     return tokenizer

@@ -54,11 +54,11 @@ def prove_company(model: LanguageModel, rows: list[list[int]], *, half: bool) ->
     """Raises ModelUnsupported if the logits of rows differ alone and together, of one length where they are read whole;
     sets `eager`: plain attention is the same.
     """
-    _refuse(model, _differs(model.logits, model, rows, [[0, 3], [1, 3, 0]], half=half), "")
+    _refuse(model, _differs(model.outputs, model, rows, [[0, 3], [1, 3, 0]], half=half), "")
     try:
         with eager_attention(model):
-            plain = model.logits(_pad_rows(rows[:1], model))
-        model.eager = not _is_far(plain, model.logits(_pad_rows(rows[:1], model)), half=half)
+            plain = model.outputs(_pad_rows(rows[:1], model))
+        model.eager = not _is_far(plain, model.outputs(_pad_rows(rows[:1], model)), half=half)
     except REFUSALS:
         model.eager = False
     config = getattr(model.anatomy.model, "config", None)

@@ -69,7 +69,7 @@ def prove(model: LanguageModel) -> Proof:
         blocks, calls, final, logits = _run(model, with_source(ids, model.anatomy.model))
         if model.reading.causal:
             # With experts, `logits` come from our tapped forward: the model's own must be causal.
-            own = model.logits(with_source(ids, model.anatomy.model)) if model.numberings else logits
+            own = model.outputs(with_source(ids, model.anatomy.model)) if model.numberings else logits
             check_causal(model, ids, own, limit=limit)
         layers = []
         for layer, (parts, block, call) in enumerate(zip(model.anatomy.layers, blocks, calls, strict=True)):
@@ -81,7 +81,7 @@ def prove(model: LanguageModel) -> Proof:
             for name, error in zip(_CLAIMS, layers[-1], strict=False):
                 _refuse_above(model, name, error, scale, layer)
         scale = ErrorScale(in_sentence, model.dtype)
-        scores = scale.error(model.scores(final, projection="lens"), logits)
+        scores = scale.error(model.anatomy.readout(final.to(model.dtype)).float(), logits)
         _refuse_above(model, "scores", scores, scale, len(blocks) - 1)
         report_loading("layers", len(blocks), len(blocks))
         report_loading("its proof, sentences alone")
@@ -93,7 +93,7 @@ def prove(model: LanguageModel) -> Proof:
 def check_causal(model: LanguageModel, ids: Tensor, logits: Tensor, *, limit: float) -> None:
     changed = ids.clone()
     changed[:, -1] = (changed[:, -1] + 1) % logits.shape[-1]
-    after = model.logits(with_source(changed, model.anatomy.model))
+    after = model.outputs(with_source(changed, model.anatomy.model))
     differs = distance(after[:, :-1], logits[:, :-1]) > limit
     if differs and model.numberings and model.dtype not in LIMITS:
         # In half precision an expert's products round differently with other rows, and a token between two experts may
@@ -135,7 +135,7 @@ def _run(model: LanguageModel, ids: Tensor) -> tuple[list[Block], list[Call], Te
             hooks.enter_context(parts.block.register_forward_pre_hook(note, with_kwargs=True))
         hooks.enter_context(read_blocks(model, blocks.__setitem__))
         hooks.enter_context(read_final(model, final.append))
-        logits = model.logits(ids).to(model.device)
+        logits = model.outputs(ids).to(model.device)
     if missing := [layer for layer in range(len(layers)) if layer not in blocks]:
         raise ProofFailed(f"layer {missing[0]}: the block never ran; the {model.anatomy.family!r} anatomy does not fit")
     ordered = [blocks[layer] for layer in range(len(layers))]

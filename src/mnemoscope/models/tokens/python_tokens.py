@@ -21,6 +21,8 @@ from mnemoscope.models.tokens.model_tokens import byte_characters, decode_byte_l
 REMOTE_CODE = "transformers_modules"
 """The package in which transformers imports code that comes with a model or a tokenizer."""
 
+_PLACES = ("name_or_path", "auto_map", "is_local", "local_files_only")
+"""Settings that say where a tokenizer lies."""
 _SPACE = re.compile(rb"\s*")
 _MARKED_SHARE = 50
 """A mark counts as the vocabulary's own if at least one piece in so many has it."""
@@ -134,7 +136,7 @@ def _description(tokenizer: Any, pieces: dict[Any, int]) -> dict[str, Any]:
     settings = {
         name: str(value)
         for name, value in tokenizer.init_kwargs.items()
-        if not name.endswith(("_file", "_path", "_dir", "length")) and name not in ("name_or_path", "auto_map")
+        if not name.endswith(("_file", "_path", "_dir", "length")) and name not in _PLACES
     }
     return {
         "type": "python",

@@ -13,7 +13,7 @@ from mnemoscope.models.tokens.prompt_reader import refuse_halves
 @final
 @dataclass(frozen=True)
 class Sources:
-    """`around` are the ids before and behind a source; with them it has at most `longest`, each below `rows`."""
+    """`around` are the ids before and behind a source; with them it has at most `longest`, each of the first `rows`."""
 
     reader: Reader
     around: tuple[tuple[int, ...], tuple[int, ...]]
@@ -21,7 +21,7 @@ class Sources:
     rows: int
 
     def encode(self, texts: list[str]) -> list[list[int]]:
-        """The token ids of each source; raises PromptError for one that is too long."""
+        """The token ids of each source; raises PromptError for one that is too long, or has an unknown token."""
         before, after = self.around
         every = [[*before, *tokens, *after] for tokens in self.reader.encode(texts)]
         for text, tokens in zip(texts, every, strict=True):
@@ -30,13 +30,18 @@ class Sources:
                     f"the source {text[:40]!r} has {len(tokens):,} tokens, but the model reads at most"
                     f" {self.longest:,}; shorten it, or leave it out"
                 )
+            if max(tokens, default=0) >= self.rows:
+                raise PromptError(
+                    f"the source {text[:40]!r} has token {max(tokens)}, but the encoder has {self.rows:,} rows; use the"
+                    " tokenizer that belongs to the model"
+                )
         return every
 
     def of_prompt(self, text: str) -> tuple[int, ...]:
-        """The token ids of one source; raises PromptError also for one without a token, or with an unknown one."""
+        """The token ids of one source; raises PromptError also for one without a token."""
         refuse_halves(text, "source")
         [tokens] = self.encode([text])
-        if len(tokens) == sum(map(len, self.around)) or max(tokens) >= self.rows:
+        if len(tokens) == sum(map(len, self.around)):
             raise PromptError(f"the source {text[:40]!r} has no token in this model's vocabulary; write some words")
         return tuple(tokens)
 
@@ -52,5 +57,8 @@ def given_source(reading: Reading, sources: Sources | None, source: str | Sequen
     if source is not None:
         return replace(reading, given=sources.of_prompt(source) if isinstance(source, str) else tuple(source))
     if reading.given is None:
-        raise PromptError("this model reads a source and writes a text; give the source, too (--source TEXT)")
+        raise PromptError(
+            'this model reads a source and writes a text; give the source, too (--source TEXT, or "source" in a file of'
+            " prompts)"
+        )
     return reading

@@ -118,6 +118,7 @@ QUESTION = Question(
     judgements=judgements,
     literal=("shallow_leads_lower", "semantic_leads_upper"),
     why="The paper divides its 16 layers at the tenth for patterns; ours at the eleventh, as for values",
+    keys=True,
 )
 
 

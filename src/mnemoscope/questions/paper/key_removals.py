@@ -1,7 +1,7 @@
 """Figure 3: the change of a trigger's coefficient, (m' - m) / m, without its first, last or a random token.
 
 Of a model that reads sentences whole also with the trigger's own token masked, of which it asks what others ask of the
-last one.
+last one; of one that reads sources also without the first, last or a random token of the trigger's source.
 The split by kind of pattern covers the top 25 triggers.
 """
 
@@ -21,7 +21,8 @@ from mnemoscope.questions.question import Claim, Number, Paper, Question
 from mnemoscope.questions.sources import plan_seed, require_table
 from mnemoscope.questions.verdicts import above
 
-REMOVED = ("own", "first", "last", "random")
+TEXT, SOURCE = ("first", "last", "random"), ("source_first", "source_last", "source_random")
+REMOVED = ("own", *TEXT, *SOURCE)
 STATISTICS = {"median": (0.5, "median"), "q25": (0.25, "lower quartile"), "q75": (0.75, "upper quartile")}
 TRIGGER_KINDS = {
     "all": ("", ""),
@@ -34,10 +35,12 @@ TRIGGER_KINDS = {
 
 
 def _number(removed: str, statistic: str, kind: str) -> Number:
-    lost = "own token masked" if removed == "own" else f"{removed} token removed"
+    place = removed.removeprefix("source_")
+    lost = f"{place} token removed" if place == removed else f"{place} token of the source removed"
+    lost = "own token masked" if removed == "own" else lost
     name, label = f"{removed}_{statistic}", f"{lost}, {STATISTICS[statistic][1]}"
     if kind == "all":
-        return Number(name, "share", label, optional=removed == "own")
+        return Number(name, "share", label, optional=removed not in TEXT)
     return Number(f"{name}_{kind}", "share", f"{label} ({kind})", table=TRIGGER_KINDS[kind][1])
 
 
@@ -92,6 +95,7 @@ QUESTION = Question(
         Number("own_margin", "share", "least median without another token, minus that with the own one masked"),
         Number("own_hurts_most", "share", "layers where masking the own token hurts most"),
         Number("own_median_upper_minus_lower", "share", "median change with it masked, upper minus lower layers"),
+        Number("source_margin", "share", "least median without a token of the source, minus that without the last"),
         Number("excluded_length_one", "count", "triggers of one token, left out"),
         Number(
             "excluded_length_two",
@@ -100,12 +104,13 @@ QUESTION = Question(
         ),
     ),
     main="last_median",
-    headline=("own_median", "first_median", "last_median", "random_median"),
-    layer_page=("own_median", "last_median", "first_median"),
+    headline=tuple(f"{removed}_median" for removed in REMOVED),
+    layer_page=("own_median", "last_median", "first_median", "source_random_median"),
     nothing="no memory of this atlas has the triggers that this question is about; mine more text",
     interval=f"over memories (bootstrap, {DRAWS} draws, seed {{seed}})",
     needs_patterns=True,
     may_lack=("removals",),
+    keys=True,
 )
 
 FEWEST = 10
@@ -113,8 +118,8 @@ FEWEST = 10
 
 
 def answer(atlas: Atlas) -> pl.DataFrame:
-    """Own columns: `removed` (first, last, random, own), `statistic` (median, q25, q75), `kind` (all, shallow,
-    semantic, both, none). Raises AtlasUnfinished if removals, triggers or patterns are missing.
+    """Own columns: `removed` (`REMOVED`), `statistic` (median, q25, q75), `kind` (all, shallow, semantic, both, none).
+    Raises AtlasUnfinished if removals, triggers or patterns are missing.
     """
     rows, token = _changes(atlas), "last" if atlas.reading.causal else "own"
     builder = AnswerBuilder(QUESTION, {"removed": pl.String, "statistic": pl.String, "kind": pl.String})
@@ -122,12 +127,11 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     for layer in atlas.layers:
         here = rows.filter(pl.col("layer") == layer)
         _add_estimates(builder, layer, here, atlas)
-        margin = _margin(here, token, atlas)
-        builder.add(layer, f"{token}_margin", margin)
+        margin = _add_margins(builder, layer, here, atlas)
         if margin.value is not None:
             margins.append(margin)
     _add_estimates(builder, None, rows, atlas)
-    builder.add(None, f"{token}_margin", _margin(rows, token, atlas))
+    _add_margins(builder, None, rows, atlas)
     builder.add(None, f"{token}_hurts_most", share_above(margins, 0))
     without = rows.filter(pl.col("removed") == token)
     upper = without["layer"].is_in(list(atlas.upper_layers))
@@ -140,10 +144,21 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     return builder.frame()
 
 
-def _margin(rows: pl.DataFrame, token: str, atlas: Atlas) -> Estimate:
-    """The least median change without another token, minus that without this one."""
-    parts = [rows["removed"] == one for one in (token, *(one for one in REMOVED if one not in (token, "own")))]
-    return _compare_medians(rows, parts, lambda own, *others: np.minimum.reduce(others) - own, atlas)
+def _add_margins(builder: AnswerBuilder, layer: int | None, rows: pl.DataFrame, atlas: Atlas) -> Estimate:
+    """The least median change without another token, minus that without the own or last one; returns the text's."""
+    token = "last" if atlas.reading.causal else "own"
+
+    def margin(others: tuple[str, ...]) -> Estimate:
+        compared = [token, *(one for one in others if one != token)]
+        here = rows.filter(pl.col("removed").is_in(compared))
+        parts = [here["removed"] == one for one in compared]
+        return _compare_medians(here, parts, lambda own, *others: np.minimum.reduce(others) - own, atlas)
+
+    of_text = margin(TEXT)
+    builder.add(layer, f"{token}_margin", of_text)
+    if atlas.reading.source is not None:
+        builder.add(layer, "source_margin", margin(SOURCE))
+    return of_text
 
 
 def _changes(atlas: Atlas) -> pl.DataFrame:
@@ -171,7 +186,8 @@ def _add_estimates(builder: AnswerBuilder, layer: int | None, rows: pl.DataFrame
     codes, memories = _memory_codes(rows)
     removed, kind, change = (rows[name].to_numpy() for name in ("removed", "kind", "change"))
     of_kind = {name: kind == one if one else np.ones(len(kind), bool) for name, (one, _) in TRIGGER_KINDS.items()}
-    asked = REMOVED[atlas.reading.causal :]
+    own, source = () if atlas.reading.causal else ("own",), () if atlas.reading.source is None else SOURCE
+    asked = (*own, *TEXT, *source)
     masks = {(token, name): (removed == token) & mask for token in asked for name, mask in of_kind.items()}
     sets = [(change[mask], codes[mask]) for mask in masks.values()]
     quantiles = Resamples(memories, plan_seed(atlas)).quantiles(sets, [level for level, _ in STATISTICS.values()])

@@ -133,6 +133,7 @@ QUESTION = question_of_predictions(
     headline=("active", "strong", "strong_negative", "effective", "effective_share", "dominated"),
     layer_page=("active", "strong", "strong_negative", "effective"),
     needs_patterns=True,
+    keys=True,
 )
 
 

@@ -22,9 +22,12 @@ def best_examples(atlas: Atlas, count: int = 10) -> pl.DataFrame:
     token. Of a model that reads sentences whole the token is the trigger's own, and a memory that was asked counts only
     if it still fires above half where that is masked.
 
-    Columns: layer, memory, score, max_probability, working_probability, agreement (share of the best triggers that the
-    top token follows), prefixes (distinct ones among the best triggers), top_token.
+    An encoder alone has none, and the table no columns. Columns: layer, memory, score, max_probability,
+    working_probability, agreement (share of the best triggers that the top token follows), prefixes (distinct ones
+    among the best triggers), top_token.
     """
+    if atlas.manifest.keys_only:
+        return pl.DataFrame()
     scores = pl.concat(atlas.each_layer(partial(_scores, atlas)))
     ordered = scores.sort(["score", "layer", "memory"], descending=[True, False, False])
     return ordered.unique("top_token", keep="first", maintain_order=True).head(count)

@@ -3,6 +3,7 @@
 from mnemoscope.atlas import Atlas
 from mnemoscope.foundation.formatting import format_layers, percent, pluralise
 from mnemoscope.foundation.options.mining_options import MiningOptions
+from mnemoscope.foundation.words import KEYS_ONLY
 
 
 def describe_mining(atlas: Atlas) -> list[str]:
@@ -45,6 +46,8 @@ def warnings(atlas: Atlas) -> list[str]:
             f"The validation text gave {pluralise(gave, words['case'], words['cases'])} of the"
             f" {target:,.0f} asked for: intervals of Figures 7 to 11 are wider for it."
         )
+    if atlas.manifest.keys_only:
+        texts.append(f"{KEYS_ONLY[0].upper()}{KEYS_ONLY[1:]}.")
     depth = len(atlas.manifest.model.sizes.memories)
     if len(atlas.layers) < depth:
         texts.append(f"Only {format_layers(atlas.layers)} of the model's {depth} layers were mined.")

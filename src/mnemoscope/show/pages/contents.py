@@ -12,7 +12,7 @@ PAGES: tuple[PageKind, ...] = tuple(page for module in _MODULES for page in modu
 
 def contents(edition: Edition, *, models: int = 0) -> tuple[PageKind, ...]:
     def is_there(page: PageKind) -> bool:
-        if page.causal and not edition.atlas.reading.causal:
+        if page.causal and not (edition.atlas.reading.causal and edition.atlas.reading.source is None):
             return False
         if page.needs == COMPARISONS:
             return bool(edition.atlas.made_later(COMPARISONS))

@@ -118,7 +118,8 @@ class Edition:
     def document(self, memory: MemoryId) -> MemoryDocument:
         """All that the atlas says of a memory."""
         id = self.atlas[memory].id
-        read = {"value": [self.row("values", id)], "activity": [self.row("activity", id)]}
+        value = None if self.atlas.manifest.keys_only else [self.row("values", id)]
+        read = {"value": value, "activity": [self.row("activity", id)]}
         return MemoryDocument(self.atlas, id, patterns=self.patterns(id), **read)
 
     def in_and_out(self, layer: int) -> pl.DataFrame:
@@ -133,7 +134,8 @@ class Edition:
 
     def tokens_of(self, memory: MemoryId) -> Data:
         """Of its row of `values`, what `promoted_tokens` reads."""
-        return self.row("values", memory, ("memory", "top_tokens", "bottom_tokens", *FEATURE_COLUMNS))
+        columns = ("memory", "top_tokens", "bottom_tokens", *FEATURE_COLUMNS)
+        return dict.fromkeys(columns) if self.atlas.manifest.keys_only else self.row("values", memory, columns)
 
     def peaks(self, layer: int) -> Peaks | None:
         """None for a layer that was not mined."""

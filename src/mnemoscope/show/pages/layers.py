@@ -11,7 +11,7 @@ import polars as pl
 from pydantic import AfterValidator, Field
 from pydantic.json_schema import SkipJsonSchema
 
-from mnemoscope.atlas.features import AT_WORK, FEATURE_COLUMNS, STRONG, clear_columns, strongly_active
+from mnemoscope.atlas.features import AT_WORK, FEATURE_COLUMNS, STRONG, clear_columns, strongly_active, value_rows
 from mnemoscope.errors import OptionError
 from mnemoscope.foundation.formatting import format_value, show_token
 from mnemoscope.foundation.memory_names import MemoryId
@@ -159,7 +159,7 @@ def _rows(edition: Edition, layer: int) -> pl.DataFrame:
     )
     numbers = ("memory", "max_probability", *AT_WORK, "value_norm", "target", "target_rank")
     read = [*numbers, "top_tokens", "bottom_tokens", *FEATURE_COLUMNS]
-    values = atlas.table("values", layer=layer, columns=list(dict.fromkeys(read))).select(
+    values = value_rows(atlas, layer, list(dict.fromkeys(read))).select(
         *numbers,
         *clear_columns(),
         top_token=pl.col("top_tokens").list.first(),
@@ -254,9 +254,11 @@ def layer_page(edition: Edition, layer: LayerNumber, address: Choice) -> Page:
         "compared": bool(rows["cosine"].count()),
         "signed": bool(rows["most_active"].count() and rows["strong_negative"].count()),
     }
-    return Page(
-        "layer.html", f"Layer {layer}", data, lambda: {"drawing": _picture(edition, layer, address), "address": address}
-    )
+
+    def drawing() -> str:
+        return "" if edition.atlas.manifest.keys_only else _picture(edition, layer, address)
+
+    return Page("layer.html", f"Layer {layer}", data, lambda: {"drawing": drawing(), "address": address})
 
 
 def _picture(edition: Edition, layer: int, choice: Choice) -> str:

@@ -14,7 +14,7 @@ from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import AtlasDamaged, MemoryIdError, OptionError
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.show.pages.edition import Data, Edition
-from mnemoscope.show.pages.model.trace import CHANGES, PROMPT, TOKENS, Change, Chat, Mask, TraceAddress
+from mnemoscope.show.pages.model.trace import CHANGES, PROMPT, TOKENS, Change, Chat, Mask, Source, TraceAddress
 from mnemoscope.show.pages.page import Address, Page, PageKind, PageNotFound
 from mnemoscope.show.pages.triggers import group_triggers, random_groups, random_view, triggers_view
 
@@ -44,10 +44,12 @@ class MemoryAddress(Address, frozen=True):
     at: Annotated[str, Field(max_length=10, description="Where those interventions hold, to carry along")] = "all"
     chat: Chat = False
     mask: Mask = None
+    source: Source = None
 
 
 class TrialAddress(Address, frozen=True):
     text: Annotated[str | None, Field(max_length=PROMPT, description="The text to try the memory on")] = None
+    source: Source = None
 
 
 PLAIN = MemoryAddress()
@@ -59,14 +61,14 @@ def memory_page(edition: Edition, name: MemoryName, address: MemoryAddress = PLA
         raise PageNotFound(f"There is no page {f'/{name}'!r}.")
     wanted, pattern, changes = MemoryId.parse(name), address.pattern, address.changes
     people = edition.published(wanted)
-    carried = TraceAddress(prompt=address.prompt, chat=address.chat, mask=address.mask, changes=changes, at=address.at)
+    carried = TraceAddress(**address.model_dump(exclude={"pattern"}))
     document = edition.document(wanted)
     numbers = [one["pattern"] for one in document.patterns or ()]
     if pattern is not None and pattern not in numbers:
         has = f"{len(numbers)}, counted from 0" if numbers else "none"
         raise OptionError(f"pattern {pattern} is not one of {wanted}, which has {has}")
     triggers, value, importance = triggers_view(document), document.row("value"), document.row("importance")
-    assert value is not None
+    says = None if value is None else value["top_tokens"][0]
     activity, best = document.activity, document.best
     known = edition.in_and_out(wanted.layer).filter(pl.col("memory") == edition.atlas.number(wanted))
     known = known.drop("memory").drop_nulls("cosine")
@@ -78,11 +80,11 @@ def memory_page(edition: Edition, name: MemoryName, address: MemoryAddress = PLA
         "triggers": triggers,
         "random": (drawn := random_view(edition.atlas, wanted)),
         "labels": {"positive": edition.label(wanted), "negative": edition.label(wanted, -1)},
-        "value": _value(document, value),
+        "value": value and _value(document, value),
         "readings": _readings(document, "readings", tokens="top_tokens", rank="target_rank"),
         "key_readings": _readings(document, "key_readings", tokens="key_top_tokens", rank="trigger_rank"),
-        "follows": _follows(edition, value, triggers),
-        "follows_negative": _count_followed(triggers, -1, value["bottom_tokens"][0]),
+        "follows": value and _follows(edition, value, triggers),
+        "follows_negative": value and _count_followed(triggers, -1, value["bottom_tokens"][0]),
         "activity": {name: activity[name] for name in ACTIVITY},
         "importance": importance and {name: importance[name] for name in IMPORTANCE},
         "input_output": (in_and_out := next(iter(known.to_dicts()), None)),
@@ -99,7 +101,7 @@ def memory_page(edition: Edition, name: MemoryName, address: MemoryAddress = PLA
         carry = carried.query()
         rows = {"values": value, "activity": document.row("activity"), "importance": importance, "roles": in_and_out}
         return {
-            "positive": group_triggers(triggers, 1, says=value["top_tokens"][0], reading=edition.atlas.reading),
+            "positive": group_triggers(triggers, 1, says=says, reading=edition.atlas.reading),
             "negative": group_triggers(triggers, -1, says=None, reading=edition.atlas.reading),
             "drawn": drawn
             and [
@@ -122,9 +124,13 @@ def memory_page(edition: Edition, name: MemoryName, address: MemoryAddress = PLA
 def _figure1(document: MemoryDocument) -> str:
     """The trace's picture of the memory's layer at its best trigger; empty without one that the page can take."""
     for best in document.triggers[:1]:
-        (text,) = document.atlas.sentences([best["sentence"]], columns=["sentence", "text"])["text"]
-        if len(best["tokens"]) <= TOKENS and 0 < len(text) <= PROMPT:
-            address = TraceAddress(prompt=text, layer=document.memory.id.layer, position=best["position"])
+        pair = ["source", "source_tokens"] if document.atlas.reading.source is not None else []
+        (row,) = document.atlas.sentences([best["sentence"]], columns=["sentence", "text", *pair]).to_dicts()
+        text, source = row["text"], row.get("source", "")
+        longest = max(len(best["tokens"]), len(row.get("source_tokens", ())))
+        if longest <= TOKENS and 0 < len(text) <= PROMPT and len(source) <= PROMPT:
+            place = {"layer": document.memory.id.layer, "position": best["position"]}
+            address = TraceAddress(prompt=text, source=source, **place)
             return f"{address.address()}#figure1"
     return ""
 
@@ -220,6 +226,8 @@ def bars(activity: Data) -> list[Data]:
 
 def _by_value(edition: Edition, wanted: MemoryId) -> list[Data]:
     atlas = edition.atlas
+    if atlas.manifest.keys_only:
+        return []
     rows = atlas.rows_where("neighbours", wanted.layer, column="memory", ids=[atlas.number(wanted)])
     try:
         return [
@@ -243,10 +251,11 @@ def _by_triggers(edition: Edition, wanted: MemoryId, triggers: Sequence[Data]) -
 
 
 def memory_token(edition: Edition, memory: MemoryId) -> Data:
-    """`top` is its value's first token, given only if it `promotes` it."""
+    """`top` is its value's first token, given only if it `promotes` it; None of an encoder alone."""
+    tops = edition.tokens_of(memory)["top_tokens"]
     return {
         "memory": str(memory),
-        "top": edition.atlas.vocabulary.token(edition.tokens_of(memory)["top_tokens"][0]),
+        "top": tops and edition.atlas.vocabulary.token(tops[0]),
         "promotes": bool(edition.promoted_tokens(memory)),
         "label": edition.label(memory),
     }

@@ -50,7 +50,7 @@ def memory_html(atlas: Atlas, memory: MemoryId) -> str:
         listed_at_once=LISTED,
         pattern=None,
         carry="",
-        **template_words(atlas.reading),
+        **template_words(atlas),
     )
 
 

@@ -10,6 +10,7 @@ from mnemoscope.atlas.tables import model_words
 from mnemoscope.foundation.files import read_object
 from mnemoscope.foundation.formatting import format_blocks, show_text
 from mnemoscope.questions.answers import lacking_table
+from mnemoscope.questions.registry import load_question
 from mnemoscope.show.figures.examples import best_examples
 from mnemoscope.show.figures.summary import describe_mining, warnings
 from mnemoscope.show.pages.edition import Data, Edition
@@ -60,7 +61,8 @@ def overview_words(edition: Edition, data: Data) -> Data:
     from mnemoscope.show.figures.sections import compare_answer
 
     # Questions beyond the paper need tables that most atlases lack.
-    unanswered = [question for question in data["unanswered"] if question in THE_PAPERS]
+    asked = [question for question in THE_PAPERS if not load_question(question).refusal(edition.atlas)]
+    unanswered = [question for question in asked if question in data["unanswered"]]
     not_mined = [question for question in unanswered if lacking_table(edition.atlas, question)]
     manifest, answers = edition.atlas.manifest, answers_of(edition)
     return {
@@ -74,7 +76,7 @@ def overview_words(edition: Edition, data: Data) -> Data:
         "mined": describe_mining(edition.atlas),
         "waiting": [question for question in unanswered if question not in not_mined],
         "left_out": {question: answers[question].question.title for question in not_mined},
-        "asked": len(THE_PAPERS),
+        "asked": len(asked),
     }
 
 

@@ -16,6 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from pydantic import BaseModel
 
+from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.derived_manifest import shares_by
 from mnemoscope.atlas.schema import table_kind
 from mnemoscope.errors import MnemoscopeError
@@ -132,12 +133,14 @@ class Frame:
 
     def render(self, template: str, values: Data) -> str:
         usual = {"frame": self, "link": self.link, "asset": self.asset, "twin": "", "title": "", "bare": False}
-        return environment().get_template(template).render(usual | template_words(self.edition.atlas.reading) | values)
+        return environment().get_template(template).render(usual | template_words(self.edition.atlas) | values)
 
 
-def template_words(reading: Reading) -> Data:
-    """Of every template: the `words` for how the model reads, and whether it is `causal`."""
-    return {"causal": reading.causal, "words": {name: Markup(text) for name, text in reading.words.items()}}
+def template_words(atlas: Atlas | None) -> Data:
+    """Of every template: the `words` for how the model reads, and whether it is `causal`, or has `keys_only`."""
+    reading, keys_only = (Reading(), False) if atlas is None else (atlas.reading, atlas.manifest.keys_only)
+    words = {name: Markup(text) for name, text in reading.words.items()}
+    return {"causal": reading.causal, "words": words, "keys_only": keys_only}
 
 
 def _sign(value: float | None, digits: int = 2) -> str:
@@ -166,6 +169,6 @@ def environment() -> Environment:
         "count": lambda value: DASH if value is None else f"{value:,}",
         "part": lambda text: quote(str(text), safe=""),
     }
-    engine.globals |= template_words(Reading())
+    engine.globals |= template_words(None)
     engine.globals["column"] = lambda table, name: table_kind(table).by_name[name]
     return engine

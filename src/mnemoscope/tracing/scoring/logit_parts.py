@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.models import LanguageModel
-from mnemoscope.models.forward.attention import BlockAttention, Part
+from mnemoscope.models.forward.attention import BlockAttention, Part, streams_around
 from mnemoscope.models.forward.hooks import Block
 from mnemoscope.models.readout.token_logits import FrozenNorm, LogitDirections
 
@@ -22,12 +22,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class LayerStreams:
-    """The stream around one block, each `[row, hidden]`: `before` the block, `summed` with the attention's output,
-    `residual` (what the feed-forward layer reads: `summed`, or its norm), `output` behind it. `added` is the update, or
-    in a post-norm block its output before the norm.
+    """The stream around one block, each `[row, hidden]`: `before` the block, `mixed` with self-attention's output,
+    `between` (what cross-attention is added to: `mixed`, or its norm), `summed` with the attention's output, `residual`
+    (what the feed-forward layer reads: `summed`, or its norm), `output` behind it. `added` is the update, or in a
+    post-norm block its output before the norm. Where attentions are not told apart, `mixed` and `between` are `summed`.
     """
 
     before: Tensor
+    mixed: Tensor
+    between: Tensor
     summed: Tensor
     residual: Tensor
     added: Tensor
@@ -35,8 +38,14 @@ class LayerStreams:
 
     @property
     def attention(self) -> Tensor:
-        """The attention's addition to the stream, in a block where that is separable."""
-        return self.summed - self.before
+        """The attention's addition to the stream, in a block where that is separable: without cross-attention's, if
+        that is told apart.
+        """
+        return self.mixed - self.before
+
+    @property
+    def cross_attention(self) -> Tensor:
+        return self.summed - self.between
 
 
 def attended_positions(weights: Tensor) -> Tensor:
@@ -84,8 +93,7 @@ class StreamParts(Generic[T]):
         post_norm = self._model.layer(layer).output_norm is not None
         streams = (block.residual, block.ffn_output if post_norm else block.ffn_update, block.layer_output)
         residual, added, output = (self._at(stream).clone() for stream in streams)
-        parts = self._parts[layer]
-        around = (parts["input"], parts.get("sum", residual), residual, added, output)
+        around = (*streams_around(self._parts[layer], residual), residual, added, output)
         self.layers[layer] = LayerStreams(*(stream.to(self._model.device) for stream in around))
         if self._watch is not None:
             self.written[layer] = self._watch(block, lambda tensor: self._at(tensor).clone())
@@ -95,11 +103,13 @@ class StreamParts(Generic[T]):
 class LogitParts:
     """The parts of logits, each `[..., row]`, float64; `attention`, `ffn` and `other` have a first axis of layers.
     `other` is what is added between the block before and this one, by blocks without such a layer, and by inseparable
-    attention; `attention` is 0 there. `head` is what the function inside a head's transform changes.
+    attention; `attention` is 0 there. `cross_attention` is what of `attention` is cross-attention's, 0 where that is
+    not told apart. `head` is what the function inside a head's transform changes.
     """
 
     embedding: Tensor
     attention: Tensor
+    cross_attention: Tensor
     ffn: Tensor
     other: Tensor
     bias: Tensor
@@ -118,6 +128,7 @@ class LogitSplitter:
         self._attention = attention
         layers = model.anatomy.layers
         self._after_attention = [FrozenNorm(model, each.norm) for each in attention]
+        self._after_self = [FrozenNorm(model, None if each.cross is None else each.cross.norm) for each in attention]
         self._scales = [layer.output_scale for layer in layers]
         self._after_block = [FrozenNorm(model, layer.output_norm) for layer in layers]
 
@@ -135,7 +146,7 @@ class LogitSplitter:
         the directions `[..., row, hidden]` before which a layer's two additions stand, the last layer first.
         """
         direction, bias = directions.direction, directions.bias
-        attention, ffn, other = [], [], []
+        attention, crossing, ffn, other = [], [], [], []
         later = final
 
         def part(vectors: Tensor) -> Tensor:
@@ -150,13 +161,16 @@ class LogitSplitter:
             ffn.append(part(streams.added))
             bias = bias + added
             direction, added = self._after_attention[layer].step_back(direction, streams.summed)
-            see(layer, "attention", direction)
             bias = bias + added
-            of_attention = part(streams.summed.double() - streams.before.double())
+            crossing.append(part(streams.summed.double() - streams.between.double()))
+            direction, added = self._after_self[layer].step_back(direction, streams.mixed)
+            bias = bias + added
+            see(layer, "attention", direction)
+            of_attention = part(streams.mixed.double() - streams.before.double()) + crossing[-1]
             attention.append(of_attention if self._attention[layer].separable else torch.zeros_like(of_attention))
             if not self._attention[layer].separable:
                 other[-1] = other[-1] + of_attention
             later = streams.before
         other[-1] = other[-1] + part(later.double() - embedding.double())
-        of_attention, of_ffn, of_other = (torch.stack(parts[::-1]) for parts in (attention, ffn, other))
-        return LogitParts(part(embedding), of_attention, of_ffn, of_other, bias, directions.head, directions.logit)
+        mixed, crossed, fed, rest = (torch.stack(parts[::-1]) for parts in (attention, crossing, ffn, other))
+        return LogitParts(part(embedding), mixed, crossed, fed, rest, bias, directions.head, directions.logit)

@@ -29,7 +29,9 @@ EVENTS = ("residual", "agreement", "ffn", "composition")
 
 
 def opens(function: F) -> F:
-    """Decorates a function whose `model` may also be a name that `load_model` takes, and whose `atlas` a folder."""
+    """Decorates a function whose `model` may also be a name that `load_model` takes, and whose `atlas` a folder;
+    raises ModelUnsupported for an encoder alone.
+    """
     declared = signature(function)
 
     @wraps(function)
@@ -39,6 +41,8 @@ def opens(function: F) -> F:
             one = bound.arguments.get(name)
             if isinstance(one, str | os.PathLike) and not isinstance(one, kind):
                 bound.arguments[name] = opening(one)
+        if isinstance(model := bound.arguments.get("model"), LanguageModel):
+            model.require_head()
         return function(*bound.args, **bound.kwargs)
 
     return cast(F, open_and_call)

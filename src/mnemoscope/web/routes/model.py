@@ -21,6 +21,7 @@ from mnemoscope.show.pages.model.audit import MOST, NEIGHBOURS, AuditAddress, Au
 from mnemoscope.show.pages.model.diff import DiffAddress, DiffView
 from mnemoscope.show.pages.model.edges import draw_edges
 from mnemoscope.show.pages.model.trace import (
+    ASKED,
     CHANGES,
     CauseAddress,
     TraceAddress,
@@ -69,7 +70,7 @@ def cause(site: OneSite, worker: OneWorker, wanted: Annotated[CauseAddress, Quer
     from mnemoscope.web.attribution_answers import attribution
     from mnemoscope.web.model_answers import page_prompt
 
-    worker = worker.of(wanted.of)
+    worker = worker.of(wanted.of).with_source(wanted.source)
     changes = _changes(worker, wanted)
     prompt = page_prompt(worker, wanted.prompt, wanted.chat, wanted.mask)
     shown = changes if wanted.view == "after" else ()
@@ -93,7 +94,7 @@ def cause(site: OneSite, worker: OneWorker, wanted: Annotated[CauseAddress, Quer
 def script(worker: OneWorker, wanted: Annotated[TraceAddress, Query()]) -> Response:
     from mnemoscope.web.model_answers import page_prompt, parse_changes, trace_script
 
-    worker = worker.of(wanted.of)
+    worker = worker.of(wanted.of).with_source(wanted.source)
     prompt = page_prompt(worker, wanted.prompt, wanted.chat, wanted.mask)
     text = trace_script(worker, prompt, parse_changes(worker, wanted.placed_changes))
     named = {"Content-Disposition": 'attachment; filename="trace.py"', "Cache-Control": "no-store"}
@@ -128,14 +129,14 @@ def try_text(site: OneSite, worker: OneWorker, name: OneMemory, wanted: Annotate
     """A memory's coefficient at every token of a text."""
     memory = site.atlas[MemoryId.parse(name)].id
     title = f"{memory}: try a text"
-    data = {"memory": str(memory), "limits": limits(worker.model.longest), "tokens": None}
+    data = {"memory": str(memory), "limits": _limits(worker), "tokens": None}
     extra = {"asked": wanted, "problem": "", "coloured_tokens": []}
     if wanted.text is None:
         return Page("try.html", title, data, lambda: extra)
     from mnemoscope.web.model_answers import try_memory
 
     try:
-        tokens = try_memory(worker, memory, wanted.text)
+        tokens = try_memory(worker.with_source(wanted.source), memory, wanted.text)
     except PromptError as problem:
         return problem_page("try.html", title, problem, data | extra)
     activity = site.edition().document(memory).activity
@@ -164,11 +165,13 @@ def _trace_page(site: Site, worker: "ModelWorker", wanted: TraceAddress) -> Page
         "prompt": wanted.prompt,
         "chat": wanted.chat,
         "mask": wanted.mask,
+        "source": wanted.source,
         "trace": None,
     }
     extra: Data = {"asked": wanted, "problem": ""}
     if wanted.prompt is None:
         return Page("trace.html", "Trace", data, lambda: extra)
+    worker = worker.with_source(wanted.source)
     prompt = model_answers.page_prompt(worker, wanted.prompt, wanted.chat, wanted.mask)
     comparison = model_answers.compare_changes(worker, prompt, changes) if changes else None
     shown = changes if wanted.view == "after" else ()
@@ -203,10 +206,11 @@ def _trace_page(site: Site, worker: "ModelWorker", wanted: TraceAddress) -> Page
         before = model_answers.continue_prompt(worker, prompt, (), wanted.generate)
         after = model_answers.continue_prompt(worker, prompt, changes, wanted.generate) if changes else None
         data["generation"] = {"before": before, "after": after}
-    # No link to an audit for a single token, for a chat, or if the model is not the mined one.
-    can = len(trace["positions"]) > 1 and not worker.differs and not wanted.chat and trace["mask"] is None
+    # No link to an audit for a single token, for a chat, of what has a source, or if the model is not the mined one.
+    plain = not wanted.chat and not wanted.source and trace["mask"] is None
+    can = len(trace["positions"]) > 1 and not worker.differs and plain
     audit = AuditAddress(text=wanted.prompt).address() if can else ""
-    other = DiffAddress(prompt=wanted.prompt, chat=wanted.chat, mask=wanted.mask).address()
+    other = DiffAddress(**wanted.model_dump(include=ASKED)).address()
     extra |= {"look": TraceView(wanted, data, worker.words), "shade": shade, "audit": audit, "unpushed": ""}
     extra |= {"other": other}
     try:
@@ -269,6 +273,7 @@ def _diff_page(site: Site, worker: "ModelWorker", wanted: DiffAddress) -> Page:
     data, extra = _diff_data(site, worker), {"asked": wanted, "problem": "", "look": None, "shade": shade}
     if wanted.prompt is None or (wanted.other is None and worker.second is None):
         return Page("diff.html", "Diff", data, lambda: extra)
+    worker = worker.with_source(wanted.source)
     prompt = page_prompt(worker, wanted.prompt, wanted.chat, wanted.mask)
     other = None if wanted.other is None else page_prompt(worker, wanted.other, wanted.chat, wanted.mask)
     asked = prompt, other, wanted.target, wanted.against
@@ -319,10 +324,12 @@ def _audit_page(site: Site, worker: "ModelWorker", wanted: AuditAddress) -> Page
 
 
 def _limits(worker: "ModelWorker") -> dict[str, int]:
-    """Those of a prompt; and whether it may be a chat, and holds a mask."""
+    """Those of a prompt; and whether it may be a chat, holds a mask, and has a source."""
     from mnemoscope.web.model_answers import takes_chats
 
-    return limits(worker.model.longest) | {"chat": takes_chats(worker), "mask": not worker.model.reading.causal}
+    model, chat = worker.model, takes_chats(worker)
+    kinds = {"chat": chat, "mask": not model.reading.causal, "source": model.sources is not None}
+    return limits(model.longest) | kinds
 
 
 def _audit_limits(worker: "ModelWorker") -> dict[str, int]:

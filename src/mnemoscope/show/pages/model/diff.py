@@ -11,10 +11,12 @@ from pydantic import AfterValidator, Field
 
 from mnemoscope.show.pages.edition import Data
 from mnemoscope.show.pages.model.trace import (
+    ASKED,
     PUSHING,
     Answer,
     Chat,
     Mask,
+    Source,
     TraceAddress,
     Written,
     WrittenText,
@@ -38,6 +40,7 @@ class DiffAddress(Address, frozen=True, populate_by_name=True):
 
     path = "/diff"
     prompt: Annotated[WrittenText, Field(description="The prompt that both answer")] = None
+    source: Source = None
     chat: Chat = False
     mask: Mask = None
     other: Annotated[
@@ -62,7 +65,7 @@ class DiffView:
     def __init__(self, wanted: DiffAddress, difference: Data, layers: int) -> None:
         self.difference, self._layers = difference, layers
         self.two_models = wanted.other is None
-        self._trace = TraceAddress(prompt=wanted.prompt, chat=wanted.chat, mask=wanted.mask)
+        self._trace = TraceAddress(**wanted.model_dump(include=ASKED))
         self.measure = "effect" if any("effect" in row for row in difference["memories"]) else "change"
         self.written = difference["continued"]
         """What both write before they part."""

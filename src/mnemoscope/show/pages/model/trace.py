@@ -92,6 +92,11 @@ WrittenText = Annotated[
 """A text of a form, None without one."""
 
 
+Source = Annotated[
+    WrittenText, AfterValidator(lambda text: text or None), Field(description="What an encoder-decoder reads")
+]
+ASKED = {"prompt", "source", "chat", "mask"}
+"""What is carried from page to page."""
 Answer = Annotated[str | None, Field(max_length=ANSWER), AfterValidator(lambda text: text or None)]
 Written = Annotated[Annotated[int, Field(ge=0, le=WRITTEN)] | Literal[""], AfterValidator(lambda count: count or 0)]
 
@@ -103,6 +108,7 @@ class TraceAddress(Address, frozen=True, populate_by_name=True):
 
     path = "/trace"
     prompt: Annotated[WrittenText, Field(description="The text to trace")] = None
+    source: Source = None
     chat: Chat = False
     mask: Mask = None
     of: Annotated[Literal["first", "second"], Field(description="Which of the server's models is traced")] = "first"
@@ -166,8 +172,7 @@ class TraceAddress(Address, frozen=True, populate_by_name=True):
         return self.address(prompt=(self.prompt or "") + text, position=None)
 
     def memory(self, name: str) -> str:
-        kept = {"prompt", "chat", "mask", "changes", "at"}
-        carried = TraceAddress(**self.model_dump(include=kept)).query()
+        carried = TraceAddress(**self.model_dump(include=ASKED | {"changes", "at"})).query()
         return f"/{name}" + (f"?{carried}" if carried else "")
 
 
