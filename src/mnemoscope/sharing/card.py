@@ -31,9 +31,8 @@ def make_card(atlas: Atlas, repository: str, text_license: str) -> str:
     from huggingface_hub import DatasetCardData
 
     model, corpus = atlas.manifest.model, atlas.manifest.corpus
-    configs = [
-        {"config_name": name, "data_files": f"{name}/*.parquet"} for name in ("triggers", "values") if atlas.has(name)
-    ]
+    tables = [name for name in ("triggers", "values") if atlas.has(name)]
+    configs = [{"config_name": name, "data_files": f"{name}/*.parquet"} for name in tables]
     about = DatasetCardData(license=text_license, tags=["mnemoscope", "interpretability"], configs=configs)
     errors = [f"{name} {error:.1g}" for name, error in sorted(model.proof.items()) if error is not None]
     facts = (
@@ -44,7 +43,8 @@ def make_card(atlas: Atlas, repository: str, text_license: str) -> str:
         ("proof at loading, largest errors", ", ".join(errors) or DASH),
     )
     answers = stored_answers(atlas)
-    asked = [(answers[one], answers[one].question.paper.claims[0]) for one in _ASKED]
+    asked_of = [answer for one in _ASKED if not (answer := answers[one]).question.refusal(atlas)]
+    asked = [(answer, answer.question.paper.claims[0]) for answer in asked_of]
     totals = [(claim.text, answer.total(claim.name), claim.paper) for answer, claim in asked]
     numbers = [(text, DASH if row is None else row.text_and_interval, paper) for text, row, paper in totals]
     some = [atlas.name(row["layer"], row["memory"]) for row in best_examples(atlas, _MEMORIES).to_dicts()]
