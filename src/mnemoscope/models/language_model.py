@@ -37,7 +37,6 @@ from mnemoscope.models.modules.taps import Reached, Taps, reach
 from mnemoscope.models.object_state import NetworkGuard, held, hold_model
 from mnemoscope.models.text_arrays import TextArrays
 from mnemoscope.models.tokens.chat_reader import ChatReader, chat_template
-from mnemoscope.models.tokens.id_tokens import IdTokens
 from mnemoscope.models.tokens.model_tokens import Reader
 from mnemoscope.models.tokens.prompt_reader import mask_text, read_answer, read_prompt
 from mnemoscope.models.tokens.sources import given_source
@@ -115,9 +114,8 @@ class LanguageModel(metaclass=_Reloaded):
         _ = self.probed and self.values(0)  # fails before the first forward
         self._running, self.lock = local(), _LOCKS.setdefault(anatomy.model, RLock())
         self.cache = Cache()
-        of_ids = isinstance(parts.tokens, IdTokens)
-        self.reader: Reader = IdTokens(beginning=beginning.token) if of_ids else parts.tokens
-        self.beginning, self.padding = beginning, parts.padding(anatomy.rows)
+        self.reader, self.padding = parts.reader(beginning), parts.padding(anatomy.rows)
+        self.beginning = beginning
         self.ends = parts.ends(anatomy.rows).union(parts.beginning(anatomy.rows).tokens)
         self.sizes = Sizes(
             layers=len(layers),
