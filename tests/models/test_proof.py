@@ -154,7 +154,7 @@ def test_an_encoder_changes_most_positions_and_experts_in_half_precision_some(
         return after
 
     anatomy = SimpleNamespace(family="own", model=torch.nn.Module())
-    model = SimpleNamespace(logits=answer, dtype=dtype, numberings={0: None} if experts else {}, anatomy=anatomy)
+    model = SimpleNamespace(outputs=answer, dtype=dtype, numberings={0: None} if experts else {}, anatomy=anatomy)
     forgiven = 2 if experts and dtype == torch.bfloat16 else 0
     if changed <= forgiven:
         proof.check_causal(model, ids, logits, limit=0.1)

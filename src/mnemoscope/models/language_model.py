@@ -37,6 +37,7 @@ from mnemoscope.models.modules.taps import Reached, Taps, reach
 from mnemoscope.models.object_state import NetworkGuard, held, hold_model
 from mnemoscope.models.text_arrays import TextArrays
 from mnemoscope.models.tokens.chat_reader import ChatReader, chat_template
+from mnemoscope.models.tokens.id_tokens import IdTokens
 from mnemoscope.models.tokens.model_tokens import Reader
 from mnemoscope.models.tokens.prompt_reader import mask_text, read_answer, read_prompt
 from mnemoscope.models.tokens.sources import given_source
@@ -95,10 +96,9 @@ class LanguageModel(metaclass=_Reloaded):
         self.revision, self.content = revision, content
         self.reading = parts.reads(anatomy.rows)
         self.fingerprint = fingerprint(content, beginning, self.reading)
-        self.family = anatomy.family
+        self.family, self.activation = anatomy.family, anatomy.activation
         self.block = layers[0].kind
         self.gated = any(layer.ffn.has_gate for layer in layers)
-        self.activation = anatomy.activation
         # A probed map has the dtype of its module's products; the streams have the head's.
         self.final_norm, self.keys_only = anatomy.final_norm is not None, anatomy.keys_only
         self.linear_head = anatomy.two_level is None and not self.keys_only
@@ -114,8 +114,9 @@ class LanguageModel(metaclass=_Reloaded):
         _ = self.probed and self.values(0)  # fails before the first forward
         self._running, self.lock = local(), _LOCKS.setdefault(anatomy.model, RLock())
         self.cache = Cache()
-        self.reader, self.padding = parts.reader(beginning), parts.padding(anatomy.rows)
-        self.beginning = beginning
+        ids = isinstance(parts.tokens, IdTokens)
+        self.reader: Reader = IdTokens(beginning=beginning.token) if ids else parts.tokens
+        self.beginning, self.padding = beginning, parts.padding(anatomy.rows)
         self.ends = parts.ends(anatomy.rows).union(parts.beginning(anatomy.rows).tokens)
         self.sizes = Sizes(
             layers=len(layers),

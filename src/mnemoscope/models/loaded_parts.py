@@ -13,7 +13,6 @@ from mnemoscope.errors import OptionError
 from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions, full_name, is_path
 from mnemoscope.foundation.reading import Reading
 from mnemoscope.models.anatomy.anatomy import Anatomy
-from mnemoscope.models.tokens.id_tokens import IdTokens
 from mnemoscope.models.tokens.model_tokens import Beginning, Reader, chosen_beginning
 from mnemoscope.models.tokens.sources import Sources
 
@@ -77,9 +76,6 @@ class LoadedParts:
             return None
         rows = len(self.network.get_encoder().get_input_embeddings().weight)
         return Sources(self.sources, reading.source, self.longest_source, rows)
-
-    def reader(self, beginning: Beginning) -> Reader:
-        return IdTokens(beginning=beginning.token) if isinstance(self.tokens, IdTokens) else self.tokens
 
 
 def raised_by_package(error: BaseException) -> bool:

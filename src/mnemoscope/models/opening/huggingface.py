@@ -44,6 +44,7 @@ from mnemoscope.foundation.progress import report_loading
 from mnemoscope.foundation.reading import Reading
 from mnemoscope.models.anatomy.anatomy import check_supported, find_layers, is_masked, numbers_in, text_config
 from mnemoscope.models.anatomy.structure import LAYER_COUNTS, infer
+from mnemoscope.models.layouts.reading import read_foreign
 from mnemoscope.models.loaded_parts import LoadedParts, first_line
 from mnemoscope.models.modules.fingerprint import active_adapters
 from mnemoscope.models.modules.observed import takes_source
@@ -71,7 +72,6 @@ from mnemoscope.models.opening.hub import one_line_errors, where
 from mnemoscope.models.opening.other_tools import held_by_tool
 from mnemoscope.models.opening.pairs import as_target, pair_reading
 from mnemoscope.models.opening.tokenizer_files import open_tokenizer, reader_of
-from mnemoscope.models.opening.training_codes import read_foreign
 from mnemoscope.models.proof.company import boundaries_of
 from mnemoscope.models.tokens.id_tokens import IDS, IdTokens
 from mnemoscope.models.tokens.model_tokens import beginning_of, ends_of, frame_of, mask_of, padding_of
