@@ -7,7 +7,7 @@ import torch
 
 from mnemoscope.errors import ModelUnsupported
 from mnemoscope.models import load_model, read_blocks
-from mnemoscope.models.anatomy.anatomy import experts_chosen, head_of
+from mnemoscope.models.anatomy.anatomy import check_supported, experts_chosen, head_of
 
 IDS = torch.tensor([[5, 1, 8, 3, 11, 2], [7, 4, 0, 9, 0, 0]])
 LENGTHS = (6, 4)
@@ -90,3 +90,16 @@ def test_how_many_experts_a_token_goes_to_is_the_first_number_that_is_stated(
 ) -> None:
     config = SimpleNamespace(get_text_config=lambda decoder: SimpleNamespace(**stated) if decoder else None)
     assert experts_chosen(config) == count
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("mobilebert", "four feed-forward layers"),
+        ("flaubert", "no module of it is a block"),
+        ("zamba2", "share one block"),
+    ],
+)
+def test_a_type_that_is_not_read_is_refused_with_its_reason(kind, why):
+    with pytest.raises(ModelUnsupported, match=f"models of type '{kind}' are not read: .*{why}"):
+        check_supported(SimpleNamespace(model_type=kind))

@@ -23,6 +23,20 @@ _ACTIVATION_ENTRIES = (
     *("hidden_act", "activation_function", "hidden_activation", "activation"),
     *("ffn_activation", "afn", "mlp_hidden_act"),
 )
+_NOT_READ = {
+    "mobilebert": "a block of it has four feed-forward layers, in a narrower stream of its own",
+    **dict.fromkeys(("xlm", "flaubert"), "no module of it is a block: its layers are parts in lists"),
+    "xmod": "a further map, of the text's language, works on what a feed-forward layer gives",
+    "prophetnet": "it predicts several tokens at once, from streams of its own",
+    "fsmt": "its scores are made without a module that is its head",
+    **dict.fromkeys(("zamba", "zamba2"), "several places share one block, each with maps of its own"),
+    "squeezebert": "its maps are convolutions",
+    "reformer": "its layers are reversible, on two streams",
+    "ibert": "its layers compute in whole numbers",
+    **dict.fromkeys(("funnel", "longformer"), "it pools or pads positions inside"),
+    "perceiver": "its layers read latents, not the positions of a text",
+}
+"""Types that no structure tells and that have no row, and why."""
 _CHOSEN_ENTRIES = ("num_experts_per_tok", "moe_topk", "moe_k", "num_selected_experts", "top_k_experts")
 
 
@@ -183,6 +197,8 @@ def find_layers(model: Any) -> Anatomy | None:
 
 def check_supported(config: Any) -> None:
     kind = getattr(config, "model_type", "unknown")
+    if kind in _NOT_READ:
+        raise ModelUnsupported(f"models of type {kind!r} are not read: {_NOT_READ[kind]}")
     # Their classes are listed as causal, but attend to the whole text.
     if kind == "cpmant" or (kind == "xlnet" and getattr(config, "attn_type", "bi") != "uni"):
         raise ModelUnsupported(
