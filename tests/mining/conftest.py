@@ -103,12 +103,12 @@ def stop_at_third(monkeypatch: pytest.MonkeyPatch, asked: Any, *, step: str = "t
     """Makes a pass stop once, as by Ctrl-C, at its third step; gives the items of every step, None for the stop."""
     take, taken = getattr(asked, step), list[Any]()
 
-    def stop(self: Any, items: Any) -> Any:
+    def stop(self: Any, items: Any, *rest: Any) -> Any:
         if len(taken) == 2:
             taken.append(None)
             raise KeyboardInterrupt
         taken.append(items)
-        return take(self, items)
+        return take(self, items, *rest)
 
     monkeypatch.setattr(asked, step, stop)
     return taken

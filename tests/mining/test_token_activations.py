@@ -20,7 +20,7 @@ from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.errors import AtlasUnfinished, Interrupted, NotFinite
 from mnemoscope.mining import mine, steps
 from mnemoscope.mining.passes import removals
-from mnemoscope.mining.passes.token_activations import TokenActivationPass
+from mnemoscope.mining.passes.removals import ShortenedRuns
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.forward.hooks import read_coefficients
 from models.conftest import build
@@ -108,7 +108,7 @@ def test_stopped_and_gone_on_with_gives_the_same_bytes(gated: Any, tmp_path: Pat
     model, whole = gated
     text, out = whole.path.parent / "text.txt", tmp_path / "atlas"
     monkeypatch.setattr(steps, "PIECE_TOKENS", 1)
-    taken = stop_at_third(monkeypatch, TokenActivationPass)
+    taken = stop_at_third(monkeypatch, ShortenedRuns)
     for _ in range(2):
         try:
             mine(model, text, out=out, token_activations=True, checkpoint_every=0, **OPTIONS)
