@@ -39,9 +39,10 @@ class _WorkerActor:
     def node(self) -> str:
         return platform.node()
 
-    def work(self, work: Work, directory: str, here: str, name: str, options: dict[str, Any]) -> str | None:
-        """The reason why it ended, in one line; None: it was done, or had been asked to end."""
-        node = platform.node()
+    def work(self, work: Work, directory: str, here: str, name: str, options: dict[str, Any], node: str) -> str | None:
+        """The reason why it ended, in one line; None: it was done, or had been asked to end. `node` is what that method
+        gave, so that it is known, whatever ends the process.
+        """
         if not os.path.isdir(directory):
             return (
                 f"the folder {directory!r} is not on node {node}; put the atlas on a disk that all nodes share,"
@@ -110,8 +111,9 @@ class RayLauncher:
         # Two threads: one for the work, and one by which it is told to stop.
         options = {"num_cpus": self._needs["CPU"], "num_gpus": self._needs["GPU"], "max_concurrency": 2}
         actor = self._ray.remote(_WorkerActor).options(**options).remote()
-        result = actor.work.remote(self._work, self._directory, os.getcwd(), name, self._options)
-        self._running[name] = _RunningActor(actor, actor.node.remote(), result)
+        node = actor.node.remote()
+        result = actor.work.remote(self._work, self._directory, os.getcwd(), name, self._options, node)
+        self._running[name] = _RunningActor(actor, node, result)
 
     def take_ended(self) -> dict[str, str | None]:
         names = {each.result: name for name, each in self._running.items()}
