@@ -32,7 +32,7 @@ from mnemoscope.mining.lenses.lens_pass import fit_lenses
 from mnemoscope.questions.answers import write_all
 from mnemoscope.questions.registry import answer
 from models.masked_models import masked_tokenizer
-from models.pair_models import PAIR_MODELS, pair_tokenizer
+from models.pair_models import build_pair_model, pair_tokenizer
 from support.mined import mined_text
 from web.served import client
 
@@ -44,7 +44,10 @@ class Coefficients(NamedTuple):
 
 
 class SlowEncoder:
-    """The encoder, the paths of its down-projections, the ids around a sentence, and the mask, if there is one."""
+    """The encoder, the paths of its down-projections, the ids around a sentence, and the mask, if there is one.
+
+    It stands in the place of a SlowMasked, of which no more is asked where there is no head: hence two ignored types.
+    """
 
     def __init__(self, encoder: Any, down: str, before: list[int], after: list[int], mask: int | None) -> None:
         named = dict(encoder.named_modules())
@@ -73,14 +76,8 @@ class SlowEncoder:
 
 def build_pair(kind: str) -> Any:
     """An encoder-decoder whose halves have different numbers of layers."""
-    made, deeper = PAIR_MODELS[kind], {"num_layers": 2, "encoder_layers": 2, "num_decoder_layers": 3}
-    torch.manual_seed(0)
-    network = made.model(made.config(**(made.settings | deeper | {"decoder_layers": 3}))).eval()
-    with torch.no_grad():
-        for parameter in network.parameters():
-            noise = torch.randn(parameter.shape)
-            parameter.copy_(noise * 0.3) if parameter.dim() > 1 else parameter.add_(noise * 0.1)
-    return network
+    deeper = {"num_layers": 2, "encoder_layers": 2, "num_decoder_layers": 3, "decoder_layers": 3}
+    return build_pair_model(kind, **deeper)
 
 
 def of_pair(kind: str, down: str) -> tuple[Any, Any, SlowEncoder]:

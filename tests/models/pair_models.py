@@ -61,10 +61,10 @@ PAIR_MODELS = {
 }
 
 
-def build_pair_model(kind: str) -> Any:
+def build_pair_model(kind: str, **changes: Any) -> Any:
     made = PAIR_MODELS[kind]
     torch.manual_seed(0)
-    model = made.model(made.config(**made.settings)).eval()
+    model = made.model(made.config(**(made.settings | changes))).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.requires_grad:
